@@ -70,7 +70,7 @@ pub enum Master<B> {
     },
 }
 
-/// AdamW's moments of a run of elements, f32.
+/// `AdamW`'s moments of a run of elements, f32.
 #[derive(Debug)]
 pub struct Moments<B> {
     /// First moment.
@@ -79,7 +79,7 @@ pub struct Moments<B> {
     pub v: B,
 }
 
-/// One AdamW update (Loshchilov & Hutter 2019), in the order of `torch.optim.AdamW`.
+/// One `AdamW` update (Loshchilov & Hutter 2019), in the order of `torch.optim.AdamW`.
 ///
 /// ```text
 /// g  = grad_scale * gradient
@@ -225,7 +225,13 @@ pub trait Device {
     );
 
     /// Adds the column sums of `dy_to` to `grad` from element `at` on.
-    fn bias_grad(&self, dy_to: &Self::Buffer, num_tokens: usize, grad: &mut Self::Buffer, at: usize);
+    fn bias_grad(
+        &self,
+        dy_to: &Self::Buffer,
+        num_tokens: usize,
+        grad: &mut Self::Buffer,
+        at: usize,
+    );
 
     /// Rotates `num_heads` heads of each token in place. `inverse` turns back,
     /// which is the backward.
@@ -254,7 +260,6 @@ pub trait Device {
 
     /// The gradients of [`Device::attention`] (`num_keys` = `num_queries`),
     /// written over `dq`, `dk` and `dv`.
-    #[expect(clippy::too_many_arguments, reason = "a backward names all it reads")]
     fn attention_backward(
         &self,
         qkv: [&Self::Buffer; 3],
@@ -270,7 +275,12 @@ pub trait Device {
 
     /// The gradients of [`Device::swiglu`], written over its inputs; `dy` is
     /// overwritten with `y`, which the weight gradient of the next layer needs.
-    fn swiglu_backward(&self, gate: &mut Self::Buffer, up: &mut Self::Buffer, dy: &mut Self::Buffer);
+    fn swiglu_backward(
+        &self,
+        gate: &mut Self::Buffer,
+        up: &mut Self::Buffer,
+        dy: &mut Self::Buffer,
+    );
 
     /// Takes the logits of vocabulary rows `first_row ..` into the running
     /// statistics. A target of [`crate::IGNORED`] has no target logit.

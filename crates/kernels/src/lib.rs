@@ -4,7 +4,7 @@
 //! Three devices implement it: [`Scalar`], the plain reference; [`Cpu`], the
 //! fast one; and [`Meta`], which computes nothing and counts the bytes of
 //! scratch and the multiplications, so that a plan is a run without numbers.
-//! One test body holds them together (`tests/operations.rs`).
+//! One test body holds them together (`tests/operations`).
 //!
 //! Only this crate knows instruction sets.
 
@@ -13,12 +13,13 @@ mod cpu;
 mod device;
 mod meta;
 mod scalar;
+mod shapes;
 mod weight;
 mod workspace;
 
-pub use arena::{Arena, ArenaFull, Purpose, PurposePeak};
+pub use arena::{Arena, ArenaFull, Buffer, Purpose, PurposePeak};
 pub use cpu::Cpu;
 pub use device::{AdamW, AttentionShape, Device, IGNORED, Master, Moments, Rope, RunningMax};
 pub use meta::Meta;
-pub use scalar::Scalar;
-pub use weight::{Segment, Weight, WeightFormat};
+pub use scalar::{Numbers, Scalar};
+pub use weight::{Segment, Weight, WeightFormat, join_master, split_master};

@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use half::bf16;
+
 /// How a weight's elements are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightFormat {
@@ -21,6 +23,24 @@ impl WeightFormat {
             Self::F32 => 4,
             Self::Bf16 => 2,
         }
+    }
+
+    /// The elements of `bytes`, which hold whole ones, in order.
+    ///
+    /// For a reference and for vectors: one element at a time, any alignment.
+    pub(crate) fn decode(self, bytes: &[u8]) -> impl Iterator<Item = f32> {
+        assert!(
+            bytes.len().is_multiple_of(self.size_bytes()),
+            "{} bytes are not whole elements of {self:?}",
+            bytes.len()
+        );
+        bytes
+            .chunks_exact(self.size_bytes())
+            .map(|element| match *element {
+                [a, b] => bf16::from_le_bytes([a, b]).to_f32(),
+                [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
+                _ => unreachable!("elements have 2 or 4 bytes"),
+            })
     }
 }
 
@@ -69,5 +89,112 @@ impl<B> Weight<B> {
     /// Whether the weight has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Panics unless the segments hold the rows in order, each once.
+    #[track_caller]
+    pub(crate) fn assert_covered(&self) {
+        let end = self.segments.iter().fold(0, |end, segment| {
+            assert_eq!(segment.rows.start, end, "segments follow one another");
+            assert!(!segment.rows.is_empty(), "an empty segment does not occur");
+            segment.rows.end
+        });
+        assert_eq!(end, self.rows, "the segments end with the last row");
+    }
+}
+
+impl Weight<&[u8]> {
+    /// Every element, row by row, as f32.
+    pub(crate) fn to_f32(&self) -> Vec<f32> {
+        self.assert_covered();
+        let mut elements = Vec::with_capacity(self.len());
+        for Segment { rows, bytes } in &self.segments {
+            assert_eq!(
+                bytes.len(),
+                rows.len() * self.cols * self.format.size_bytes(),
+                "bytes of rows {rows:?}"
+            );
+            elements.extend(self.format.decode(bytes));
+        }
+        elements
+    }
+}
+
+/// Splits a master weight in the nearest bf16 (ties away from zero) and the
+/// signed rest: as integers `bits = (high << 16) + low`.
+///
+/// The nearest bf16 of the largest f32 is infinity; the two halves still join
+/// to the f32 they came from.
+pub fn split_master(master: f32) -> (bf16, i16) {
+    let [_, _, high, more] = master.to_bits().wrapping_add(0x8000).to_le_bytes();
+    let [low, less, _, _] = master.to_bits().to_le_bytes();
+    (
+        bf16::from_le_bytes([high, more]),
+        i16::from_le_bytes([low, less]),
+    )
+}
+
+/// Joins what [`split_master`] split.
+pub fn join_master(high: bf16, low: i16) -> f32 {
+    let high = u32::from(high.to_bits()) << 16;
+    f32::from_bits(high.wrapping_add_signed(low.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn splits(bits: u32, high: u16, low: i16) {
+        let master = f32::from_bits(bits);
+        assert_eq!(split_master(master), (bf16::from_bits(high), low));
+        assert_eq!(join_master(bf16::from_bits(high), low).to_bits(), bits);
+    }
+
+    #[test]
+    fn a_tie_goes_away_from_zero_on_both_sides() {
+        splits(0x3F80_7FFF, 0x3F80, 0x7FFF);
+        splits(0x3F80_8000, 0x3F81, -0x8000);
+        splits(0xBF80_8000, 0xBF81, -0x8000);
+        splits(0x3F80_8001, 0x3F81, -0x7FFF);
+    }
+
+    #[test]
+    fn every_high_half_joins_again_with_low_halves_of_every_kind() {
+        for high in 0..=u16::MAX {
+            for low in [0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF] {
+                let bits = (u32::from(high) << 16) | low;
+                let (high, low) = split_master(f32::from_bits(bits));
+                assert_eq!(join_master(high, low).to_bits(), bits);
+            }
+        }
+    }
+
+    #[test]
+    fn segments_are_decoded_in_order_whatever_their_alignment() {
+        let bytes = [9, 0x80, 0x3F, 0, 0x40, 0x80, 0xBF];
+        let segment = |rows, bytes| Segment { rows, bytes };
+        let weight = Weight {
+            rows: 3,
+            cols: 1,
+            format: WeightFormat::Bf16,
+            segments: vec![segment(0..1, &bytes[1..3]), segment(1..3, &bytes[3..7])],
+        };
+        assert_eq!(weight.to_f32(), [1.0, 2.0, -1.0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes of rows 0..2")]
+    fn bytes_of_a_wrong_length_panic() {
+        let bytes: &[u8] = &[0; 15];
+        Weight::whole(2, 2, WeightFormat::F32, bytes).to_f32();
+    }
+
+    #[test]
+    #[should_panic(expected = "segments follow one another")]
+    fn a_gap_between_segments_panics() {
+        let mut weight = Weight::whole(2, 1, WeightFormat::F32, ());
+        weight.segments[0].rows = 1..2;
+        weight.assert_covered();
     }
 }

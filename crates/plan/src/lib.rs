@@ -1,1 +1,17 @@
-//! TBD
+//! What every rank will hold and peak at, before a byte of data is read.
+//!
+//! The plan is the run: resident bytes follow from the sharding and the recipe,
+//! scratch from walking the very step of `model` on a device that only counts
+//! ([`kernels::Meta`]). `train` sizes its arena by it and executes it.
+
+mod dry_run;
+mod formats;
+mod hash;
+mod job;
+mod recipe;
+
+pub use dry_run::{ArenaPlan, DryRun, Work};
+pub use formats::{Formats, SlotLayout};
+pub use hash::PlanHash;
+pub use job::{Job, Plan, RankPlan, held_logits, shard_model};
+pub use recipe::{Recipe, UnknownRecipe};

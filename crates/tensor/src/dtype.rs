@@ -101,8 +101,11 @@ impl Dtype {
     /// Bytes of one element, or `None` for the sub-byte types.
     pub fn size_bytes(self) -> Option<usize> {
         let bits = self.bits();
-        bits.is_multiple_of(8)
-            .then(|| usize::try_from(bits / 8).expect("at most 8 bytes"))
+        if bits.is_multiple_of(8) {
+            usize::try_from(bits / 8).ok()
+        } else {
+            None
+        }
     }
 
     fn row(self) -> &'static (Self, &'static str, u64) {

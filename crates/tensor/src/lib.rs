@@ -3,11 +3,13 @@
 //!
 //! This crate opens no file, starts no thread and holds no `unsafe`.
 
+mod convert;
 mod dtype;
 mod ledger;
 mod meta;
 mod view;
 
+pub use convert::{NotAFloat, narrow, widen};
 pub use dtype::{Dtype, UnknownDtype};
 pub use ledger::{Account, Ledger, LedgerLine, OverBudget, Reservation};
 pub use meta::{Shape, ShapeError, TensorMeta};

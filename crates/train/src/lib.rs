@@ -1,1 +1,33 @@
-//! TBD
+//! The run: what a rank does from its first byte to its last.
+//!
+//! The step itself is `model::train_step`; here is what it exchanges with
+//! ([`RankWorld`]: the window, the optimizer on this rank's shard), how
+//! the shard is filled ([`load`]) and written out ([`export`]), the loop around
+//! the step ([`run`]), and the memory of each phase ([`Meter`]).
+
+mod error;
+mod events;
+mod export;
+mod inference;
+mod load;
+mod meter;
+mod metrics;
+mod optimizer;
+mod rank;
+mod run;
+mod schedule;
+mod settings;
+mod world;
+
+pub use error::TrainError;
+pub use events::{Event, LedgerAccount, Observer, StepRecord};
+pub use export::export;
+pub use inference::{InferenceModel, resting_formats, with_model};
+pub use load::load;
+pub use meter::{MemorySnapshot, Meter, PhaseRecord};
+pub use optimizer::{Optimizer, OptimizerSettings};
+pub use rank::RankOutcome;
+pub use run::{Outcome, TrainJob, run};
+pub use schedule::LearningRate;
+pub use settings::{ClipMode, DecayOn, ScheduleKind, Settings, SettingsError};
+pub use world::{GatheredBucket, RankWorld};

@@ -1,0 +1,130 @@
+//! The tensor of every parameter: a config and a folder brought together.
+
+use spec::{ModelSpec, Param, Unit};
+use tensor::{Dtype, TensorMeta};
+
+use crate::error::{CheckpointError, Result};
+use crate::folder::{Folder, Located};
+
+const HEAD_NAME: &str = "lm_head.weight";
+
+/// Which tensor of a folder each parameter of a model is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sources {
+    /// By unit and parameter, numbers of tensors in the folder.
+    units: Vec<Vec<usize>>,
+    /// Numbers of tensors that are left out on purpose.
+    ignored: Vec<usize>,
+}
+
+impl Sources {
+    pub(crate) fn resolve(folder: &Folder, spec: &ModelSpec) -> Result<Self> {
+        let units = spec.units();
+        refuse_missing(folder, &units)?;
+        let mut is_used = vec![false; folder.tensors().len()];
+        let mut resolved = Vec::with_capacity(units.len());
+        for unit in &units {
+            let mut numbers = Vec::with_capacity(unit.params.len());
+            for param in &unit.params {
+                let number = checked(folder, param)?;
+                is_used[number] = true;
+                numbers.push(number);
+            }
+            resolved.push(numbers);
+        }
+        let unused = (0..is_used.len()).filter(|&number| !is_used[number]);
+        let (ignored, unexpected): (Vec<_>, Vec<_>) =
+            unused.partition(|&number| is_ignored(&folder.tensors()[number].meta.name, spec));
+        if let Some(&first) = unexpected.first() {
+            return Err(CheckpointError::UnexpectedTensors {
+                folder: folder.path().to_owned(),
+                num_unexpected: unexpected.len(),
+                first: folder.tensors()[first].meta.name.clone(),
+            });
+        }
+        Ok(Self {
+            units: resolved,
+            ignored,
+        })
+    }
+
+    /// The tensor of parameter `param` of unit `unit`, both counted as in
+    /// [`ModelSpec::units`].
+    pub fn of<'a>(&self, folder: &'a Folder, unit: usize, param: usize) -> &'a Located {
+        &folder.tensors()[self.units[unit][param]]
+    }
+
+    /// The tensors that are left out on purpose.
+    pub fn ignored<'a>(&self, folder: &'a Folder) -> impl Iterator<Item = &'a Located> {
+        self.ignored.iter().map(|&number| &folder.tensors()[number])
+    }
+
+    /// What an export of this model holds: the tensors in use, in the folder's
+    /// order, under their names and in their dtypes.
+    pub fn exported(&self, folder: &Folder) -> Vec<TensorMeta> {
+        let tensors = folder.tensors().iter().enumerate();
+        tensors
+            .filter(|(number, _)| !self.ignored.contains(number))
+            .map(|(_, tensor)| tensor.meta.clone())
+            .collect()
+    }
+}
+
+fn refuse_missing(folder: &Folder, units: &[Unit]) -> Result<()> {
+    let missing: Vec<_> = units
+        .iter()
+        .flat_map(|unit| &unit.params)
+        .filter(|param| folder.find(&param.name).is_none())
+        .collect();
+    let Some(first) = missing.first() else {
+        return Ok(());
+    };
+    let hint = if first.name == HEAD_NAME {
+        " (the config does not set tie_word_embeddings, so the head needs a table of its own)"
+    } else {
+        ""
+    };
+    Err(CheckpointError::MissingTensors {
+        folder: folder.path().to_owned(),
+        num_missing: missing.len(),
+        first: first.name.clone(),
+        hint,
+    })
+}
+
+/// The number of a parameter's tensor, with the right shape and a dtype that
+/// can be trained.
+fn checked(folder: &Folder, param: &Param) -> Result<usize> {
+    let number = folder
+        .weights()
+        .position(&param.name)
+        .expect("missing tensors were refused before");
+    let tensor = &folder.tensors()[number];
+    let file = || folder.files()[tensor.file].path.clone();
+    let expected = param.shape();
+    if tensor.meta.shape != expected {
+        return Err(CheckpointError::WrongShape {
+            tensor: param.name.clone(),
+            file: file(),
+            expected,
+            found: tensor.meta.shape.clone(),
+        });
+    }
+    if !matches!(tensor.meta.dtype, Dtype::F32 | Dtype::BF16 | Dtype::F16) {
+        return Err(CheckpointError::WrongDtype {
+            tensor: param.name.clone(),
+            file: file(),
+            found: tensor.meta.dtype,
+        });
+    }
+    Ok(number)
+}
+
+/// Tensors that old writers saved and nobody reads: rotary tables, which are
+/// computed from the config, attention's mask value, and the second name of a
+/// tied table.
+fn is_ignored(name: &str, spec: &ModelSpec) -> bool {
+    name.ends_with("rotary_emb.inv_freq")
+        || name.ends_with("masked_bias")
+        || (spec.tied && name == HEAD_NAME)
+}

@@ -1,0 +1,319 @@
+//! Writing an export by many ranks, so that it appears whole or not at all.
+//!
+//! ```text
+//! one rank   Staging::create    OUT/.saving with every file at its full size,
+//!                               headers, index and copied files written
+//! all ranks  StagedFiles        each writes its own byte ranges in place
+//! one rank   Staging::commit    everything to disk, renamed to the top of OUT,
+//!                               config.json last
+//! ```
+//!
+//! A folder with a `config.json` is therefore whole. Whatever ends before the
+//! commit leaves at most `.saving` behind, which the next run removes.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use crate::error::{CheckpointError, Result, io_error, write_error};
+use crate::export::{ExportPlan, PlannedFile};
+use crate::files::{FewOpen, kind, open_regular};
+use crate::folder::Located;
+use crate::read::check_range;
+
+const STAGING_NAME: &str = ".saving";
+const CONFIG_NAME: &str = "config.json";
+
+/// Refuses an output folder that holds anything. What a crashed run left in
+/// `.saving` is removed.
+pub fn check_out_dir(out: &Path) -> Result<()> {
+    let metadata = match fs::metadata(out) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(io_error("inspect", out)(error)),
+    };
+    if !metadata.is_dir() {
+        return Err(CheckpointError::NotAFolder {
+            path: out.to_owned(),
+            found: kind(metadata.file_type()),
+        });
+    }
+    for item in fs::read_dir(out).map_err(io_error("list", out))? {
+        let name = item.map_err(io_error("list", out))?.file_name();
+        if name != STAGING_NAME {
+            return Err(CheckpointError::OutNotEmpty {
+                folder: out.to_owned(),
+                found: name.to_string_lossy().into_owned(),
+            });
+        }
+    }
+    remove_folder(&out.join(STAGING_NAME))
+}
+
+fn remove_folder(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(io_error("remove", path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// An export on its way. Dropped before [`Staging::commit`] it leaves nothing.
+#[derive(Debug)]
+pub struct Staging {
+    out: PathBuf,
+    folder: PathBuf,
+    /// Names of all files, in the order of their renaming.
+    names: Vec<String>,
+    /// Whether the output folder is ours to remove if it stays empty.
+    made_out: bool,
+    is_committed: bool,
+}
+
+/// How the room for a file's data is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// Taken from the disk at once, so that a full disk shows before a long run.
+    Reserved,
+    /// Holes that read as zeros.
+    Sparse,
+}
+
+impl Staging {
+    /// Makes `OUT/.saving` with the files of `plan` at their full size, and
+    /// copies `other_files` into it byte for byte.
+    pub fn create(out: &Path, plan: &ExportPlan, other_files: &[PathBuf]) -> Result<Self> {
+        Self::with_room(out, plan, other_files, Room::Reserved)
+    }
+
+    /// As [`Staging::create`], but the files cost disk only where they are written.
+    pub fn create_sparse(out: &Path, plan: &ExportPlan, other_files: &[PathBuf]) -> Result<Self> {
+        Self::with_room(out, plan, other_files, Room::Sparse)
+    }
+
+    fn with_room(
+        out: &Path,
+        plan: &ExportPlan,
+        other_files: &[PathBuf],
+        room: Room,
+    ) -> Result<Self> {
+        let folder = out.join(STAGING_NAME);
+        let made_out = !out.exists();
+        fs::create_dir_all(out).map_err(io_error("create", out))?;
+        let mut staging = Self {
+            out: out.to_owned(),
+            folder,
+            names: Vec::new(),
+            made_out,
+            is_committed: false,
+        };
+        remove_folder(&staging.folder)?;
+        fs::create_dir(&staging.folder).map_err(io_error("create", &staging.folder))?;
+        for file in plan.files() {
+            make_room(&staging.add(&file.name), file, room)?;
+        }
+        if let Some((name, text)) = plan.index() {
+            staging.add_text(name, &text)?;
+        }
+        for file in other_files {
+            staging.copy(file)?;
+        }
+        Ok(staging)
+    }
+
+    /// Adds a small file.
+    pub fn add_text(&mut self, name: &str, text: &str) -> Result<()> {
+        let path = self.add(name);
+        fs::write(&path, text).map_err(write_error(&path, text.len() as u64))
+    }
+
+    /// The path of a file in the folder, which the commit will rename.
+    fn add(&mut self, name: &str) -> PathBuf {
+        self.names.push(name.to_owned());
+        self.folder.join(name)
+    }
+
+    /// Copies the bytes and not the permissions: a cache's files are read-only.
+    fn copy(&mut self, source: &Path) -> Result<()> {
+        let name = source.file_name().unwrap_or_default().to_string_lossy();
+        let (mut from, metadata) = open_regular(source)?;
+        let path = self.add(&name);
+        let failed = |error| write_error(&path, metadata.len())(error);
+        let mut to = File::create_new(&path).map_err(failed)?;
+        io::copy(&mut from, &mut to).map_err(failed)?;
+        Ok(())
+    }
+
+    /// Brings everything to disk and to the top of the output folder,
+    /// `config.json` last.
+    ///
+    /// Every rank has called [`StagedFiles::sync`] before.
+    pub fn commit(mut self) -> Result<()> {
+        self.refuse_overwriting()?;
+        for name in &self.names {
+            sync_path(&self.folder.join(name))?;
+        }
+        sync_path(&self.folder)?;
+        let (config, rest): (Vec<_>, Vec<_>) =
+            self.names.iter().partition(|name| *name == CONFIG_NAME);
+        rest.into_iter().try_for_each(|name| self.publish(name))?;
+        // The order of renames on disk is only sure across a sync.
+        sync_path(&self.out)?;
+        config.into_iter().try_for_each(|name| self.publish(name))?;
+        self.is_committed = true;
+        remove_folder(&self.folder)?;
+        sync_path(&self.out)
+    }
+
+    fn refuse_overwriting(&self) -> Result<()> {
+        let in_the_way = |name: &&String| self.out.join(name).symlink_metadata().is_ok();
+        match self.names.iter().find(in_the_way) {
+            None => Ok(()),
+            Some(found) => Err(CheckpointError::OutNotEmpty {
+                folder: self.out.clone(),
+                found: found.clone(),
+            }),
+        }
+    }
+
+    fn publish(&self, name: &str) -> Result<()> {
+        let path = self.out.join(name);
+        fs::rename(self.folder.join(name), &path).map_err(io_error("rename to", &path))
+    }
+
+    /// Removes what was staged.
+    pub fn abort(self) -> Result<()> {
+        remove_folder(&self.folder)
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if self.is_committed {
+            return;
+        }
+        // Errors have nowhere to go from here; the next run removes the rest.
+        drop(remove_folder(&self.folder));
+        if self.made_out {
+            // Fails unless empty, as it should.
+            drop(fs::remove_dir(&self.out));
+        }
+    }
+}
+
+/// Makes a file of its full size and writes its header.
+fn make_room(path: &Path, file: &PlannedFile, room: Room) -> Result<()> {
+    let num_bytes = file.num_bytes();
+    let failed = |error| write_error(path, num_bytes)(error);
+    let mut made = File::create_new(path).map_err(failed)?;
+    match room {
+        Room::Reserved => reserve(&made, num_bytes).map_err(failed)?,
+        Room::Sparse => made.set_len(num_bytes).map_err(failed)?,
+    }
+    made.write_all(&file.header).map_err(failed)
+}
+
+/// Takes the room from the disk, or where the file system cannot do that only
+/// sets the size.
+fn reserve(file: &File, num_bytes: u64) -> io::Result<()> {
+    loop {
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, num_bytes) {
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return file.set_len(num_bytes),
+            outcome => return outcome.map_err(io::Error::from),
+        }
+    }
+}
+
+/// Brings a file or a folder to disk.
+fn sync_path(path: &Path) -> Result<()> {
+    File::open(path)
+        .and_then(|file| file.sync_all())
+        .map_err(io_error("sync", path))
+}
+
+/// One rank's handles on the files of an export on its way.
+#[derive(Debug)]
+pub struct StagedFiles {
+    folder: PathBuf,
+    files: Vec<(String, u64)>,
+    open: FewOpen,
+    written: RefCell<BTreeSet<usize>>,
+}
+
+impl StagedFiles {
+    /// Finds the files that [`Staging::create`] made.
+    pub fn open(out: &Path, plan: &ExportPlan) -> Result<Self> {
+        let files = plan.files().iter();
+        let staged = Self {
+            folder: out.join(STAGING_NAME),
+            files: files
+                .map(|file| (file.name.clone(), file.num_bytes()))
+                .collect(),
+            open: FewOpen::default(),
+            written: RefCell::default(),
+        };
+        for number in 0..staged.files.len() {
+            staged.reopen(number)?;
+        }
+        Ok(staged)
+    }
+
+    /// Writes bytes of a tensor of the plan, from byte `offset` of the tensor on.
+    ///
+    /// # Panics
+    ///
+    /// If the bytes pass the tensor's end.
+    pub fn write_at(&self, tensor: &Located, offset: u64, bytes: &[u8]) -> Result<()> {
+        check_range(tensor, &(offset..offset + bytes.len() as u64));
+        let (name, num_bytes) = &self.files[tensor.file];
+        self.written.borrow_mut().insert(tensor.file);
+        self.with(tensor.file, |file| {
+            file.write_all_at(bytes, tensor.begin + offset)
+                .map_err(|error| write_error(&self.folder.join(name), *num_bytes)(error))
+        })
+    }
+
+    /// Brings to disk what this rank wrote.
+    pub fn sync(&self) -> Result<()> {
+        for number in self.written.take() {
+            let path = self.folder.join(&self.files[number].0);
+            self.with(number, |file| {
+                file.sync_all().map_err(io_error("sync", &path))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn with(&self, number: usize, act: impl FnOnce(&File) -> Result<()>) -> Result<()> {
+        self.open.with(number, || self.reopen(number), act)
+    }
+
+    fn reopen(&self, number: usize) -> Result<File> {
+        let path = self.folder.join(&self.files[number].0);
+        let file = OpenOptions::new().write(true).open(&path);
+        file.map_err(io_error("open", &path))
+    }
+}
+
+/// Writes a small file so that a reader sees the old text or the new, never half.
+pub fn write_atomically(path: &Path, text: &str) -> Result<()> {
+    let mut hidden = std::ffi::OsString::from(".");
+    hidden.push(path.file_name().unwrap_or_default());
+    hidden.push(".new");
+    let staged = path.with_file_name(hidden);
+    fs::write(&staged, text).map_err(write_error(&staged, text.len() as u64))?;
+    sync_path(&staged)?;
+    fs::rename(&staged, path).map_err(io_error("rename to", path))?;
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => sync_path(folder),
+        _ => sync_path(Path::new(".")),
+    }
+}

@@ -1,0 +1,225 @@
+//! The collectives.
+//!
+//! Every reduction adds in rank order, 0 first, on every rank that needs the
+//! result, so that all ranks get the same bits.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::board::Call;
+use crate::hub::Seat;
+use crate::{CommError, Result, Window, WindowLayout, World, shared};
+
+/// Elements that are summed over all ranks before the next ones are looked at:
+/// they stay in the nearest cache, so the sum is written to memory once.
+const SUM_CHUNK_LEN: usize = 4096;
+
+/// How numbers of several ranks become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReduceOp {
+    /// Their sum; of integers at most the largest one there is.
+    Sum,
+    /// The largest; NaN if any is NaN.
+    Max,
+}
+
+/// One rank's handle on its group.
+#[derive(Debug)]
+pub struct ProcessGroup {
+    seat: Arc<Seat>,
+    // A rank is in one round at a time, also if several of its threads call.
+    turn: Mutex<()>,
+}
+
+impl ProcessGroup {
+    pub(crate) fn new(seat: Seat) -> Self {
+        Self {
+            seat: Arc::new(seat),
+            turn: Mutex::new(()),
+        }
+    }
+
+    /// Which rank this is, and of how many.
+    pub fn world(&self) -> World {
+        self.seat.world
+    }
+
+    /// Sets how long each later call of this rank waits at most, windows
+    /// included.
+    pub fn set_deadline(&self, deadline: Duration) {
+        self.seat.set_deadline(deadline);
+    }
+
+    /// Ends the group: all waits of all ranks return an error with `message`.
+    pub fn fail(&self, message: impl Into<String>) {
+        self.seat.hub.fail(self.seat.rank(), message.into());
+    }
+
+    /// Waits until every rank is here.
+    pub fn barrier(&self, name: &str) -> Result<()> {
+        self.exchange(call("barrier", name, vec![]), &[], |_| ())
+    }
+
+    /// Gives every rank the bytes of every rank, in rank order.
+    pub fn all_gather(&self, bytes: &[u8], name: &str) -> Result<Vec<Vec<u8>>> {
+        self.exchange(call("all_gather", name, vec![]), bytes, |peers| {
+            peers.iter().map(|peer| peer.to_vec()).collect()
+        })
+    }
+
+    /// Gives every rank the bytes of rank `root`.
+    pub fn broadcast(&self, bytes: &mut Vec<u8>, root: usize, name: &str) -> Result<()> {
+        World::new(root, self.world().world_size())?;
+        let is_root = self.world().rank() == root;
+        let lent = if is_root { &bytes[..] } else { &[] };
+        let received = self.exchange(call("broadcast", name, vec![root]), lent, |peers| {
+            (!is_root).then(|| peers[root].to_vec())
+        })?;
+        if let Some(received) = received {
+            *bytes = received;
+        }
+        Ok(())
+    }
+
+    /// Replaces each number by the sum or maximum over all ranks.
+    pub fn all_reduce_f64(&self, values: &mut [f64], op: ReduceOp, name: &str) -> Result<()> {
+        let name = format!("{name} ({op:?})");
+        self.all_reduce("all_reduce_f64", &name, values, |a, b| match op {
+            ReduceOp::Sum => a + b,
+            ReduceOp::Max if a.is_nan() || b.is_nan() => f64::NAN,
+            ReduceOp::Max => a.max(b),
+        })
+    }
+
+    /// Replaces each number by the sum or maximum over all ranks.
+    pub fn all_reduce_u64(&self, values: &mut [u64], op: ReduceOp, name: &str) -> Result<()> {
+        let name = format!("{name} ({op:?})");
+        self.all_reduce("all_reduce_u64", &name, values, |a, b| match op {
+            ReduceOp::Sum => a.saturating_add(b),
+            ReduceOp::Max => a.max(b),
+        })
+    }
+
+    fn all_reduce<T: Copy + bytemuck::Pod>(
+        &self,
+        collective: &'static str,
+        name: &str,
+        values: &mut [T],
+        combine: impl Fn(T, T) -> T,
+    ) -> Result<()> {
+        let call = call(collective, name, vec![values.len()]);
+        let reduced = self.exchange(call, tensor::as_bytes(values), |peers| {
+            let mut peers = peers.iter().map(|peer| numbers::<T>(peer));
+            let mut sum = peers.next().unwrap_or_default().to_vec();
+            for peer in peers {
+                for (sum, &value) in sum.iter_mut().zip(peer) {
+                    *sum = combine(*sum, value);
+                }
+            }
+            sum
+        })?;
+        values.copy_from_slice(&reduced);
+        Ok(())
+    }
+
+    /// Sums the ranks' contributions and writes this rank's range of the sum to
+    /// `out`. `None` contributes zeros without having them in memory.
+    ///
+    /// `ranges` has one range of the contribution for each rank. No copy is
+    /// made: each rank reads its range in the peers' memory.
+    pub fn reduce_scatter_f32(
+        &self,
+        contribution: Option<&[f32]>,
+        ranges: &[Range<usize>],
+        out: &mut [f32],
+        name: &str,
+    ) -> Result<()> {
+        let agreed = ranges.iter().flat_map(|range| [range.start, range.end]);
+        let call = call("reduce_scatter_f32", name, agreed.collect());
+        let range = self.own_range(&call, contribution, ranges, out.len())?;
+        let lent = contribution.map_or(&[][..], tensor::as_bytes);
+        self.exchange(call, lent, |peers| {
+            let peers: Vec<&[f32]> = peers
+                .iter()
+                .map(|peer| numbers::<f32>(peer))
+                // Only who contributes zeros lends less than every range.
+                .filter_map(|peer| peer.get(range.clone()))
+                .collect();
+            sum_in_order(&peers, out);
+        })
+    }
+
+    /// This rank's range, if all sizes fit.
+    fn own_range(
+        &self,
+        call: &Call,
+        contribution: Option<&[f32]>,
+        ranges: &[Range<usize>],
+        out_len: usize,
+    ) -> Result<Range<usize>> {
+        let check = |what, expected, found| {
+            if expected == found {
+                return Ok(());
+            }
+            Err(CommError::SizeMismatch {
+                collective: call.to_string(),
+                what,
+                expected,
+                found,
+            })
+        };
+        let world = self.world();
+        check("the list of ranges", world.world_size(), ranges.len())?;
+        let range = ranges[world.rank()].clone();
+        check("the output", range.len(), out_len)?;
+        let end = ranges.iter().map(|range| range.end).max().unwrap_or(0);
+        let contributed = contribution.map_or(end, <[f32]>::len);
+        check("the contribution", end, contributed)?;
+        Ok(range)
+    }
+
+    /// Maps a window that all ranks share.
+    pub fn window(&self, layout: &WindowLayout) -> Result<Window> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        Window::meet(&self.seat, layout)
+    }
+
+    fn exchange<T>(&self, call: Call, bytes: &[u8], read: impl FnOnce(&[&[u8]]) -> T) -> Result<T> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        shared::exchange(&self.seat, call, bytes, read)
+    }
+}
+
+fn call(collective: &'static str, name: &str, agreed: Vec<usize>) -> Call {
+    Call {
+        collective,
+        name: name.to_owned(),
+        agreed,
+    }
+}
+
+/// Sees a peer's bytes as the numbers that they were lent as.
+fn numbers<T: bytemuck::Pod>(bytes: &[u8]) -> &[T] {
+    if bytes.is_empty() {
+        return &[];
+    }
+    tensor::cast(bytes).expect("all ranks are in the same call, which lends these numbers")
+}
+
+/// Writes the sum of `peers`, first to last, to `out`.
+fn sum_in_order(peers: &[&[f32]], out: &mut [f32]) {
+    let Some((first, rest)) = peers.split_first() else {
+        out.fill(0.0);
+        return;
+    };
+    for (chunk, out) in out.chunks_mut(SUM_CHUNK_LEN).enumerate() {
+        let at = chunk * SUM_CHUNK_LEN..chunk * SUM_CHUNK_LEN + out.len();
+        out.copy_from_slice(&first[at.clone()]);
+        for peer in rest {
+            for (sum, &value) in out.iter_mut().zip(&peer[at.clone()]) {
+                *sum += value;
+            }
+        }
+    }
+}

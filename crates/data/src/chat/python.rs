@@ -1,0 +1,393 @@
+//! Where chat templates rely on Python: printing, JSON, dates, tags.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use minijinja::value::{Kwargs, ValueKind};
+use minijinja::{Error, ErrorKind, Output, State, Value};
+use serde::Serialize;
+use serde_json::Value as Json;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+
+/// Prints a value of a `{{ ... }}` as Python's `str` does.
+pub(super) fn print(out: &mut Output, _state: &State, value: &Value) -> Result<(), Error> {
+    out.write_str(&to_string(value)).map_err(Error::from)
+}
+
+/// Python's `str`: `True`, `None`, lists with single quotes, text as it is.
+pub(super) fn to_string(value: &Value) -> String {
+    match value.as_str() {
+        Some(text) => text.to_owned(),
+        None => repr(value),
+    }
+}
+
+/// Python's `repr`, as far as templates print containers.
+fn repr(value: &Value) -> String {
+    match value.kind() {
+        ValueKind::Undefined => String::new(),
+        ValueKind::None => "None".to_owned(),
+        ValueKind::Bool if value.is_true() => "True".to_owned(),
+        ValueKind::Bool => "False".to_owned(),
+        ValueKind::String => quoted(&value.to_string()),
+        ValueKind::Seq => format!("[{}]", joined(value, repr)),
+        ValueKind::Map => {
+            let pair = |key: &Value| {
+                let item = value.get_item(key).unwrap_or_default();
+                format!("{}: {}", repr(key), repr(&item))
+            };
+            format!("{{{}}}", joined(value, |key| pair(key)))
+        }
+        _ => value.to_string(),
+    }
+}
+
+fn joined(value: &Value, one: impl Fn(&Value) -> String) -> String {
+    let items = value.try_iter().into_iter().flatten();
+    items.map(|item| one(&item)).collect::<Vec<_>>().join(", ")
+}
+
+fn quoted(text: &str) -> String {
+    let quote = if text.contains('\'') && !text.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
+    let mut out = String::from(quote);
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\\' => out.push_str("\\\\"),
+            c if c == quote => out.extend(['\\', c]),
+            c => out.push(c),
+        }
+    }
+    out.push(quote);
+    out
+}
+
+/// Python's `json.dumps` with the defaults of `transformers`: text outside
+/// ASCII stays, nothing is escaped for HTML, `, ` and `: ` separate.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the engine hands filters their arguments by value"
+)]
+pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    let ensure_ascii: Option<bool> = options.get("ensure_ascii")?;
+    let sort_keys: Option<bool> = options.get("sort_keys")?;
+    let separators: Option<Vec<String>> = options.get("separators")?;
+    options.assert_all_used()?;
+
+    let mut json = serde_json::to_value(value).map_err(not_json)?;
+    if sort_keys == Some(true) {
+        json.sort_all_objects();
+    }
+    let text = match indent {
+        Some(width) => {
+            let width = " ".repeat(width.min(64));
+            written(&json, PrettyFormatter::with_indent(width.as_bytes()))?
+        }
+        None => written(&json, Separators::new(separators))?,
+    };
+    Ok(if ensure_ascii == Some(true) {
+        escape_non_ascii(&text)
+    } else {
+        text
+    })
+}
+
+fn written(json: &Json, formatter: impl Formatter) -> Result<String, Error> {
+    let mut bytes = Vec::new();
+    let mut serializer = Serializer::with_formatter(&mut bytes, formatter);
+    json.serialize(&mut serializer).map_err(not_json)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn not_json(error: serde_json::Error) -> Error {
+    Error::new(
+        ErrorKind::BadSerialization,
+        "value cannot be written as JSON",
+    )
+    .with_source(error)
+}
+
+/// JSON on one line with chosen separators.
+struct Separators {
+    item: String,
+    key: String,
+}
+
+impl Separators {
+    fn new(given: Option<Vec<String>>) -> Self {
+        let mut given = given.unwrap_or_default().into_iter();
+        Self {
+            item: given.next().unwrap_or_else(|| ", ".to_owned()),
+            key: given.next().unwrap_or_else(|| ": ".to_owned()),
+        }
+    }
+
+    fn begin<W: ?Sized + std::io::Write>(&self, out: &mut W, first: bool) -> std::io::Result<()> {
+        if first {
+            return Ok(());
+        }
+        out.write_all(self.item.as_bytes())
+    }
+}
+
+impl Formatter for Separators {
+    fn begin_array_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        self.begin(out, first)
+    }
+
+    fn begin_object_key<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        self.begin(out, first)
+    }
+
+    fn begin_object_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+    ) -> std::io::Result<()> {
+        out.write_all(self.key.as_bytes())
+    }
+}
+
+/// Outside ASCII there are only strings in JSON, so no parsing is needed.
+fn escape_non_ascii(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c.is_ascii() {
+            out.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            // Writing to a string cannot fail.
+            let _ = write!(out, "\\u{unit:04x}");
+        }
+    }
+    out
+}
+
+/// Python's `strftime` for the codes that templates use, in UTC.
+///
+/// The standard library knows no time zones; a date that is off by some hours
+/// is better than a dependency for it.
+pub(super) fn strftime(now: SystemTime, format: &str) -> String {
+    let date = Date::of(now);
+    let mut out = String::new();
+    let mut rest = format.chars();
+    while let Some(c) = rest.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        match rest.next() {
+            Some('-') => match rest.next() {
+                Some(code) => {
+                    let padded = date.field(code);
+                    let bare = padded.trim_start_matches(['0', ' ']);
+                    out.push_str(if bare.is_empty() { "0" } else { bare });
+                }
+                None => out.push_str("%-"),
+            },
+            Some(code) => out.push_str(&date.field(code)),
+            None => out.push('%'),
+        }
+    }
+    out
+}
+
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+const DAYS: [&str; 7] = [
+    "Sunday",
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+];
+
+/// A moment in the calendar.
+struct Date {
+    year: u64,
+    /// From 0.
+    month: usize,
+    /// From 1.
+    day: u64,
+    /// Days since the year began, from 1.
+    day_of_year: u64,
+    /// From Sunday, 0.
+    weekday: usize,
+    second_of_day: u64,
+}
+
+impl Date {
+    /// Counts the years and months from 1970 on; earlier moments are 1970-01-01.
+    fn of(now: SystemTime) -> Self {
+        let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let days = seconds / 86_400;
+        let mut year = 1970;
+        let mut left = days;
+        while left >= year_len(year) {
+            left -= year_len(year);
+            year += 1;
+        }
+        let day_of_year = left + 1;
+        let mut month = 0;
+        while left >= month_len(year, month) {
+            left -= month_len(year, month);
+            month += 1;
+        }
+        Self {
+            year,
+            month,
+            day: left + 1,
+            day_of_year,
+            // The first of January 1970 was a Thursday.
+            weekday: usize::try_from((days + 4) % 7).unwrap_or_default(),
+            second_of_day: seconds % 86_400,
+        }
+    }
+
+    fn field(&self, code: char) -> String {
+        let (hour, minute, second) = (
+            self.second_of_day / 3600,
+            self.second_of_day / 60 % 60,
+            self.second_of_day % 60,
+        );
+        let hour_12 = (hour + 11) % 12 + 1;
+        let (month_name, day_name) = (MONTHS[self.month], DAYS[self.weekday]);
+        match code {
+            'Y' => self.year.to_string(),
+            'y' => format!("{:02}", self.year % 100),
+            'm' => format!("{:02}", self.month + 1),
+            'd' => format!("{:02}", self.day),
+            'e' => format!("{:2}", self.day),
+            'j' => format!("{:03}", self.day_of_year),
+            'B' => month_name.to_owned(),
+            'b' | 'h' => month_name[..3].to_owned(),
+            'A' => day_name.to_owned(),
+            'a' => day_name[..3].to_owned(),
+            'H' => format!("{hour:02}"),
+            'I' => format!("{hour_12:02}"),
+            'M' => format!("{minute:02}"),
+            'S' => format!("{second:02}"),
+            'p' => if hour < 12 { "AM" } else { "PM" }.to_owned(),
+            'F' => format!("{}-{:02}-{:02}", self.year, self.month + 1, self.day),
+            'T' => format!("{hour:02}:{minute:02}:{second:02}"),
+            'Z' => "UTC".to_owned(),
+            '%' => "%".to_owned(),
+            other => format!("%{other}"),
+        }
+    }
+}
+
+fn is_leap(year: u64) -> bool {
+    year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400)
+}
+
+fn year_len(year: u64) -> u64 {
+    365 + u64::from(is_leap(year))
+}
+
+fn month_len(year: u64, month: usize) -> u64 {
+    match month {
+        1 => 28 + u64::from(is_leap(year)),
+        3 | 5 | 8 | 10 => 30,
+        _ => 31,
+    }
+}
+
+/// Turns `{% generation %}` and `{% endgeneration %}` into a condition that
+/// always holds: the same block to the whitespace rules, and no effect.
+pub(super) fn without_generation_tags(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(at) = rest.find("{%") {
+        let (before, tag) = rest.split_at(at + 2);
+        out.push_str(before);
+        let inner = tag.trim_start_matches(['-', '+']);
+        out.push_str(&tag[..tag.len() - inner.len()]);
+        let word = inner.trim_start();
+        let word_end = word.find(|c: char| !c.is_alphanumeric() && c != '_');
+        let (name, after) = word.split_at(word_end.unwrap_or(word.len()));
+        let new: Cow<'_, str> = match name {
+            "generation" => " if true".into(),
+            "endgeneration" => " endif".into(),
+            _ => inner[..inner.len() - after.len()].into(),
+        };
+        out.push_str(&new);
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[track_caller]
+    fn on(seconds: u64, format: &str, expected: &str) {
+        let moment = UNIX_EPOCH + Duration::from_secs(seconds);
+        assert_eq!(strftime(moment, format), expected);
+    }
+
+    #[test]
+    fn dates_are_written_as_python_writes_them() {
+        on(0, "%d %b %Y, %A", "01 Jan 1970, Thursday");
+        on(951_782_400, "%Y-%m-%d %j", "2000-02-29 060");
+        on(
+            1_735_689_599,
+            "%B %-d, %Y %H:%M:%S %p",
+            "December 31, 2024 23:59:59 PM",
+        );
+        on(1_735_689_599, "%-I %y %%", "11 24 %");
+    }
+
+    #[test]
+    fn generation_tags_keep_their_whitespace_control() {
+        assert_eq!(
+            without_generation_tags(
+                "a{%- generation -%}b{% endgeneration %}{% if x %}{{ generation }}{%"
+            ),
+            "a{%- if true -%}b{% endif %}{% if x %}{{ generation }}{%"
+        );
+    }
+
+    #[test]
+    fn containers_print_as_in_python() {
+        let value = Value::from_serialize(serde_json::json!({"a": [1, true, null, "it's", "x\n"]}));
+        assert_eq!(
+            to_string(&value),
+            r#"{'a': [1, True, None, "it's", 'x\n']}"#
+        );
+    }
+}

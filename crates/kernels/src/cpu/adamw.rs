@@ -1,0 +1,126 @@
+//! The optimizer's update: one pass over master, moments and gradient.
+
+use half::bf16;
+use rayon::prelude::*;
+
+use super::vector::simd;
+use crate::shapes::{rows, same};
+use crate::weight::{join_master, split_master};
+use crate::{AdamW, Master, Moments};
+
+/// Elements of one task.
+const CHUNK: usize = 16 * 1024;
+
+/// The factors of one step.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    grad_scale: f32,
+    /// `1 - lr * weight_decay`.
+    keep: f32,
+    beta1: f32,
+    beta2: f32,
+    eps: f32,
+    /// `lr / (1 - beta1^step)`.
+    size: f32,
+    /// `sqrt(1 - beta2^step)`.
+    root_correction: f32,
+}
+
+impl Step {
+    /// Derived factors are taken in f64: powers of an f32 lose digits.
+    #[expect(clippy::cast_possible_truncation, reason = "rounded once, at the end")]
+    fn new(update: AdamW) -> Self {
+        let step = update.step as f64;
+        let correction = |beta: f32| 1.0 - f64::from(beta).powf(step);
+        let lr = f64::from(update.lr);
+        Self {
+            grad_scale: update.grad_scale,
+            keep: (1.0 - lr * f64::from(update.weight_decay)) as f32,
+            beta1: update.beta1,
+            beta2: update.beta2,
+            eps: update.eps,
+            size: (lr / correction(update.beta1)) as f32,
+            root_correction: correction(update.beta2).sqrt() as f32,
+        }
+    }
+
+    /// The new weight; the moments are updated.
+    #[inline(always)]
+    fn apply(&self, g: f32, w: f32, m: &mut f32, v: &mut f32) -> f32 {
+        let g = self.grad_scale * g;
+        *m = self.beta1 * *m + (1.0 - self.beta1) * g;
+        *v = self.beta2 * *v + (1.0 - self.beta2) * (g * g);
+        w * self.keep - self.size * *m / (v.sqrt() / self.root_correction + self.eps)
+    }
+}
+
+/// The number of elements.
+pub(super) fn len(master: &Master<&mut [u8]>) -> usize {
+    match master {
+        Master::F32(bytes) => rows(bytes.len(), size_of::<f32>()),
+        Master::Bf16 { high, low } => rows(same(high.len(), low.len()), size_of::<bf16>()),
+    }
+}
+
+/// Updates a run of elements.
+pub(super) fn update(
+    master: Master<&mut [u8]>,
+    moments: Moments<&mut [u8]>,
+    grad: &[f32],
+    update: AdamW,
+) {
+    let step = Step::new(update);
+    let Moments { m, v } = moments;
+    let (m, v) = (numbers(m), numbers(v));
+    assert_eq!(
+        [m.len(), v.len()],
+        [grad.len(); 2],
+        "elements of the moments"
+    );
+    let moments = m.par_chunks_mut(CHUNK).zip(v.par_chunks_mut(CHUNK));
+    let run = grad.par_chunks(CHUNK).zip(moments);
+    match master {
+        Master::F32(w) => run
+            .zip(numbers::<f32>(w).par_chunks_mut(CHUNK))
+            .for_each(|((g, (m, v)), w)| update_f32(&step, g, w, m, v)),
+        Master::Bf16 { high, low } => {
+            let high = numbers::<bf16>(high).par_chunks_mut(CHUNK);
+            let low = numbers::<i16>(low).par_chunks_mut(CHUNK);
+            run.zip(high.zip(low))
+                .for_each(|((g, (m, v)), w)| update_bf16(&step, g, w, m, v));
+        }
+    }
+}
+
+fn numbers<T: bytemuck::Pod>(bytes: &mut [u8]) -> &mut [T] {
+    tensor::cast_mut(bytes).expect("resident state is aligned to its elements")
+}
+
+fn update_f32(step: &Step, g: &[f32], w: &mut [f32], m: &mut [f32], v: &mut [f32]) {
+    simd(
+        #[inline(always)]
+        || {
+            for (((&g, w), m), v) in g.iter().zip(w).zip(m).zip(v) {
+                *w = step.apply(g, *w, m, v);
+            }
+        },
+    );
+}
+
+fn update_bf16(
+    step: &Step,
+    g: &[f32],
+    (high, low): (&mut [bf16], &mut [i16]),
+    m: &mut [f32],
+    v: &mut [f32],
+) {
+    simd(
+        #[inline(always)]
+        || {
+            for ((((&g, high), low), m), v) in g.iter().zip(high).zip(low).zip(m).zip(v) {
+                let w = step.apply(g, join_master(*high, *low), m, v);
+                (*high, *low) = split_master(w);
+            }
+        },
+    );
+}

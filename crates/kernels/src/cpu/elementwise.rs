@@ -1,0 +1,143 @@
+//! What is done to each element, and to each row of a table, on its own.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::vector::{exp, simd, sum_of_squares as row_sum_of_squares};
+use super::weights::copy_row;
+use crate::Weight;
+
+/// Elements of one task: long beside the cost of handing it out, short beside
+/// a cache.
+const CHUNK: usize = 16 * 1024;
+
+/// Tokens of one task.
+const CHUNK_TOKENS: usize = 32;
+
+/// Sets every element.
+pub(super) fn fill(y: &mut [f32], value: f32) {
+    y.par_chunks_mut(CHUNK).for_each(|y| y.fill(value));
+}
+
+/// Copies `x` over `y`.
+pub(super) fn copy(x: &[f32], y: &mut [f32]) {
+    y.par_chunks_mut(CHUNK)
+        .zip(x.par_chunks(CHUNK))
+        .for_each(|(y, x)| y.copy_from_slice(x));
+}
+
+/// `y += x`.
+pub(super) fn add(x: &[f32], y: &mut [f32]) {
+    y.par_chunks_mut(CHUNK)
+        .zip(x.par_chunks(CHUNK))
+        .for_each(|(y, x)| {
+            simd(
+                #[inline(always)]
+                || y.iter_mut().zip(x).for_each(|(y, &x)| *y += x),
+            );
+        });
+}
+
+/// The sum of squares, over chunks in their order.
+pub(super) fn sum_of_squares(x: &[f32]) -> f64 {
+    let sums: Vec<f64> = x
+        .par_chunks(CHUNK)
+        .map(|x| {
+            simd(
+                #[inline(always)]
+                || row_sum_of_squares(x),
+            )
+        })
+        .collect();
+    sums.iter().sum()
+}
+
+/// Writes the rows of those ids that lie in the table.
+pub(super) fn embedding(ids: &[u32], table: &Weight<&[u8]>, first_row: usize, y: &mut [f32]) {
+    let rows = first_row..first_row + table.rows;
+    let c = table.cols;
+    ids.par_chunks(CHUNK_TOKENS)
+        .zip(y.par_chunks_mut(CHUNK_TOKENS * c))
+        .for_each(|(ids, y)| {
+            for (&id, y) in ids.iter().zip(y.chunks_exact_mut(c)) {
+                if let Some(row) = row_of(id, &rows) {
+                    copy_row(table, row, y);
+                }
+            }
+        });
+}
+
+/// Adds each token's gradient to its row, in the order of tokens.
+///
+/// On one thread: it reads `dy` once, which is little beside anything else that
+/// a step does with it.
+pub(super) fn embedding_backward(ids: &[u32], dy: &[f32], rows: &Range<usize>, grad: &mut [f32]) {
+    let c = dy.len() / ids.len().max(1);
+    simd(
+        #[inline(always)]
+        || {
+            for (index, &id) in ids.iter().enumerate() {
+                if let Some(row) = row_of(id, rows) {
+                    let (grad, dy) = (&mut grad[row * c..][..c], &dy[index * c..][..c]);
+                    grad.iter_mut().zip(dy).for_each(|(grad, &dy)| *grad += dy);
+                }
+            }
+        },
+    );
+}
+
+/// Where the row of `id` lies among `rows`.
+#[inline(always)]
+pub(super) fn row_of(id: u32, rows: &Range<usize>) -> Option<usize> {
+    let id = id as usize;
+    rows.contains(&id).then(|| id - rows.start)
+}
+
+/// `y = silu(gate) * up`.
+pub(super) fn swiglu(gate: &[f32], up: &[f32], y: &mut [f32]) {
+    y.par_chunks_mut(CHUNK)
+        .zip(gate.par_chunks(CHUNK))
+        .zip(up.par_chunks(CHUNK))
+        .for_each(|((y, gate), up)| {
+            simd(
+                #[inline(always)]
+                || {
+                    for ((y, &gate), &up) in y.iter_mut().zip(gate).zip(up) {
+                        *y = gate * sigmoid(gate) * up;
+                    }
+                },
+            );
+        });
+}
+
+/// Overwrites `gate` and `up` with their gradients and `dy` with `y`.
+pub(super) fn swiglu_backward(gate: &mut [f32], up: &mut [f32], dy: &mut [f32]) {
+    dy.par_chunks_mut(CHUNK)
+        .zip(gate.par_chunks_mut(CHUNK))
+        .zip(up.par_chunks_mut(CHUNK))
+        .for_each(|((dy, gate), up)| {
+            simd(
+                #[inline(always)]
+                || {
+                    for ((dy, gate), up) in dy.iter_mut().zip(gate).zip(up) {
+                        (*gate, *up, *dy) = swiglu_gradients(*gate, *up, *dy);
+                    }
+                },
+            );
+        });
+}
+
+/// The gradients of gate and up, and the output.
+#[inline(always)]
+fn swiglu_gradients(gate: f32, up: f32, dy: f32) -> (f32, f32, f32) {
+    let s = sigmoid(gate);
+    let silu = gate * s;
+    (dy * up * (s + silu * (1.0 - s)), dy * silu, silu * up)
+}
+
+/// The logistic function.
+#[inline(always)]
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}

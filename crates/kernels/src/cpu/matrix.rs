@@ -1,0 +1,285 @@
+//! Strided views of f32 matrices, and their product.
+//!
+//! Threads write disjoint blocks of one matrix, and a block's rows do not lie
+//! together, so a mutable slice cannot say what a thread owns. [`MatrixMut`] can:
+//! it is split, never copied.
+#![expect(
+    unsafe_code,
+    reason = "disjoint column blocks of one matrix are written at once"
+)]
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use gemm::Parallelism;
+
+/// A matrix that is read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Matrix<'a> {
+    /// From the first element on. The last element lies inside.
+    data: &'a [f32],
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    col_stride: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// Rows of `cols` elements that begin `row_stride` apart.
+    pub(super) fn new(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
+        assert!(
+            fits(data.len(), rows, cols, row_stride),
+            "the matrix lies in its data"
+        );
+        Self {
+            data,
+            rows,
+            cols,
+            row_stride,
+            col_stride: 1,
+        }
+    }
+
+    /// Rows and columns changed over.
+    pub(super) fn transposed(self) -> Self {
+        Self {
+            rows: self.cols,
+            cols: self.rows,
+            row_stride: self.col_stride,
+            col_stride: self.row_stride,
+            ..self
+        }
+    }
+
+    /// Some rows and columns.
+    pub(super) fn block(self, rows: Range<usize>, cols: Range<usize>) -> Self {
+        assert!(
+            rows.end <= self.rows && cols.end <= self.cols,
+            "the block lies in the matrix"
+        );
+        let first = rows.start * self.row_stride + cols.start * self.col_stride;
+        let empty = rows.is_empty() || cols.is_empty();
+        Self {
+            data: if empty { &[] } else { &self.data[first..] },
+            rows: rows.len(),
+            cols: cols.len(),
+            ..self
+        }
+    }
+
+    /// Some rows.
+    pub(super) fn rows(self, rows: Range<usize>) -> Self {
+        self.block(rows, 0..self.cols)
+    }
+
+    /// Some columns.
+    pub(super) fn cols(self, cols: Range<usize>) -> Self {
+        self.block(0..self.rows, cols)
+    }
+
+    /// The number of rows.
+    pub(super) fn num_rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The number of columns.
+    pub(super) fn num_cols(&self) -> usize {
+        self.cols
+    }
+
+    /// The elements of one row, where they lie together.
+    pub(super) fn row(&self, row: usize) -> &'a [f32] {
+        assert_eq!(self.col_stride, 1, "the elements of a row lie together");
+        &self.data[row * self.row_stride..][..self.cols]
+    }
+}
+
+fn fits(len: usize, rows: usize, cols: usize, row_stride: usize) -> bool {
+    rows == 0 || cols == 0 || (rows - 1) * row_stride + cols <= len
+}
+
+/// A matrix that is written; the elements of a row lie together.
+///
+/// Its elements are those `rows * cols` ones, not what lies between its rows.
+#[derive(Debug)]
+pub(super) struct MatrixMut<'a> {
+    /// The first element. All elements lie in one allocation that is borrowed
+    /// for `'a`, and nothing else reaches them for as long.
+    start: *mut f32,
+    rows: usize,
+    cols: usize,
+    /// At least `cols`, so that rows do not overlap.
+    row_stride: usize,
+    borrowed: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: a `MatrixMut` is the only way to its elements for `'a`, like
+// `&mut [f32]`, which is `Send` because f32 is.
+unsafe impl Send for MatrixMut<'_> {}
+
+impl<'a> MatrixMut<'a> {
+    /// Rows of `cols` elements that begin `row_stride` apart.
+    pub(super) fn new(data: &'a mut [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
+        assert!(
+            fits(data.len(), rows, cols, row_stride),
+            "the matrix lies in its data"
+        );
+        assert!(rows <= 1 || cols <= row_stride, "rows do not overlap");
+        Self {
+            start: data.as_mut_ptr(),
+            rows,
+            cols,
+            row_stride,
+            borrowed: PhantomData,
+        }
+    }
+
+    /// The number of rows.
+    pub(super) fn num_rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The number of columns.
+    pub(super) fn num_cols(&self) -> usize {
+        self.cols
+    }
+
+    /// The same matrix for a shorter time.
+    pub(super) fn reborrow(&mut self) -> MatrixMut<'_> {
+        MatrixMut {
+            borrowed: PhantomData,
+            ..*self
+        }
+    }
+
+    /// The first `at` rows, and the others.
+    pub(super) fn split_rows(self, at: usize) -> (Self, Self) {
+        assert!(at <= self.rows, "the split lies in the matrix");
+        let rest = Self {
+            start: self.start.wrapping_add(at * self.row_stride),
+            rows: self.rows - at,
+            ..self
+        };
+        (
+            Self {
+                rows: at,
+                ..rest.copy_at(self.start)
+            },
+            rest,
+        )
+    }
+
+    /// The first `at` columns, and the others.
+    pub(super) fn split_cols(self, at: usize) -> (Self, Self) {
+        assert!(at <= self.cols, "the split lies in the matrix");
+        let rest = Self {
+            start: self.start.wrapping_add(at),
+            cols: self.cols - at,
+            ..self
+        };
+        (
+            Self {
+                cols: at,
+                ..rest.copy_at(self.start)
+            },
+            rest,
+        )
+    }
+
+    /// Only for the two splits, which set disjoint sizes.
+    fn copy_at(&self, start: *mut f32) -> Self {
+        Self { start, ..*self }
+    }
+
+    /// Blocks of `rows` rows, the last may be smaller.
+    pub(super) fn row_chunks(self, rows: usize) -> Vec<Self> {
+        chunks(self, |matrix| matrix.rows, rows, Self::split_rows)
+    }
+
+    /// Blocks of `cols` columns, the last may be smaller.
+    pub(super) fn col_chunks(self, cols: usize) -> Vec<Self> {
+        chunks(self, |matrix| matrix.cols, cols, Self::split_cols)
+    }
+
+    /// Some rows and columns, for a shorter time.
+    pub(super) fn block(&mut self, rows: Range<usize>, cols: Range<usize>) -> MatrixMut<'_> {
+        let (above, _) = self.reborrow().split_rows(rows.end);
+        let (_, middle) = above.split_rows(rows.start);
+        let (left, _) = middle.split_cols(cols.end);
+        left.split_cols(cols.start).1
+    }
+
+    /// The elements of one row.
+    pub(super) fn row(&mut self, row: usize) -> &mut [f32] {
+        assert!(row < self.rows, "the row lies in the matrix");
+        let start = self.start.wrapping_add(row * self.row_stride);
+        // SAFETY: the row's `cols` elements are initialised elements of this
+        // matrix: inside one live allocation (an empty row has length 0 and a
+        // pointer made from one that is not null), aligned as f32 pointers made
+        // from a slice are, and reached by nothing else while `self` is borrowed.
+        unsafe { std::slice::from_raw_parts_mut(start, self.cols) }
+    }
+
+    /// Sets every element.
+    pub(super) fn fill(&mut self, value: f32) {
+        for row in 0..self.rows {
+            self.row(row).fill(value);
+        }
+    }
+}
+
+/// Splits until nothing is left.
+fn chunks<'a>(
+    matrix: MatrixMut<'a>,
+    len: impl Fn(&MatrixMut<'a>) -> usize,
+    chunk: usize,
+    split: impl Fn(MatrixMut<'a>, usize) -> (MatrixMut<'a>, MatrixMut<'a>),
+) -> Vec<MatrixMut<'a>> {
+    let mut rest = matrix;
+    let mut parts = Vec::with_capacity(len(&rest).div_ceil(chunk));
+    while len(&rest) > 0 {
+        let at = chunk.min(len(&rest));
+        let (part, next) = split(rest, at);
+        parts.push(part);
+        rest = next;
+    }
+    parts
+}
+
+/// `y = factor * a b`, or adds that to `y`, on this thread.
+pub(super) fn matmul(y: &mut MatrixMut<'_>, adds: bool, factor: f32, a: Matrix<'_>, b: Matrix<'_>) {
+    let (m, n, k) = (y.rows, y.cols, a.cols);
+    assert_eq!((a.rows, b.rows, b.cols), (m, k, n), "sizes of a product");
+    // SAFETY: `gemm` reads `a` and `b` and writes `y` at exactly the elements
+    // that sizes and strides name. Those of `a` and `b` lie in their slices (each
+    // constructor checks, blocks only shrink), those of `y` in memory that `y`
+    // alone reaches, by its invariant, so it overlaps neither operand. All are
+    // initialised.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            y.start,
+            1,
+            stride(y.row_stride),
+            adds,
+            a.data.as_ptr(),
+            stride(a.col_stride),
+            stride(a.row_stride),
+            b.data.as_ptr(),
+            stride(b.col_stride),
+            stride(b.row_stride),
+            1.0,
+            factor,
+            false,
+            false,
+            false,
+            Parallelism::None,
+        );
+    }
+}
+
+fn stride(elements: usize) -> isize {
+    isize::try_from(elements).expect("a stride inside a slice")
+}

@@ -1,0 +1,231 @@
+//! One step, unit by unit.
+//!
+//! ```text
+//! for unit in units             unshard -> forward -> reshard      keeps only the unit's input
+//! for unit in units, reversed   unshard -> recompute, backward -> reshard
+//!                               -> reduce_scatter the gradient -> update -> drop
+//! ```
+//!
+//! Micro-batches are the inner loop of a unit: two unshards and one
+//! reduce_scatter a unit, however many there are.
+
+use kernels::{ArenaFull, Device, Purpose};
+
+use crate::block::Block;
+use crate::gradients::{Clip, Contribution, GradientError, Gradients};
+use crate::{Exchange, MicroBatch, Transformer, embedding, head};
+
+/// What a step needs to know besides its tokens.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepSettings {
+    /// Targets of all ranks' micro-batches: what the loss is divided by.
+    pub num_targets: u64,
+    /// How gradients are kept to a norm.
+    pub clip: Clip,
+    /// How many buckets of the head's table keep their logits for the backward.
+    pub held_logits: usize,
+}
+
+/// What a step gave.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepReport {
+    /// The mean loss over the targets of the global batch, before the update.
+    pub loss: f64,
+    /// The l2 norm of the whole gradient, before clipping.
+    pub grad_norm: f64,
+}
+
+/// A step that could not be taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StepError<E> {
+    /// The loss is NaN or infinite; nothing was updated.
+    #[error("the loss is not finite ({loss})")]
+    LossNotFinite {
+        /// NaN or infinity.
+        loss: f64,
+    },
+    /// A gradient is not finite, or could not be exchanged.
+    #[error(transparent)]
+    Gradient(#[from] GradientError<E>),
+    /// Peers or memory.
+    #[error(transparent)]
+    Exchange(E),
+}
+
+impl<E: From<ArenaFull>> From<ArenaFull> for StepError<E> {
+    fn from(full: ArenaFull) -> Self {
+        Self::Exchange(full.into())
+    }
+}
+
+/// Forward, backward and update over all units.
+pub fn train_step<D: Device, X: Exchange<D>>(
+    device: &D,
+    model: &Transformer,
+    exchange: &mut X,
+    batches: &[MicroBatch],
+    settings: StepSettings,
+) -> Result<StepReport, StepError<X::Error>> {
+    let mut inputs = forward_blocks(device, model, exchange, batches, Keep::Inputs)
+        .map_err(StepError::Exchange)?;
+    let last = inputs.pop().expect("the head has an input");
+    let (loss_sum, pending) = head::forward(
+        device,
+        model,
+        exchange,
+        batches,
+        &last,
+        settings.held_logits,
+    )
+    .map_err(StepError::Exchange)?;
+    let loss = mean_loss(exchange, loss_sum, settings.num_targets)?;
+
+    let unit_names = model.units.iter().map(|unit| unit.name.as_str()).collect();
+    let mut gradients = Gradients::new(device, exchange, settings.clip, unit_names);
+    let scale = loss_scale(settings.num_targets);
+    let mut dys = head::backward(
+        device,
+        model,
+        &mut gradients,
+        batches,
+        &last,
+        pending,
+        scale,
+    )?;
+    drop(last);
+    for unit in model.blocks().rev() {
+        let xs = inputs.pop().expect("every block has an input");
+        let bucket = gradients.exchange.sharding().unit_buckets(unit).start;
+        let grad = block_backward(
+            device,
+            model,
+            gradients.exchange,
+            unit,
+            batches,
+            &xs,
+            &mut dys,
+        )
+        .map_err(StepError::Exchange)?;
+        gradients.finish(bucket, grad, Contribution::Last)?;
+    }
+    embedding::backward(device, model, &mut gradients, batches, &dys)?;
+    let grad_norm = gradients.close()?;
+    Ok(StepReport { loss, grad_norm })
+}
+
+/// The loss summed over this rank's targets; nothing is kept or updated.
+pub fn evaluate<D: Device, X: Exchange<D>>(
+    device: &D,
+    model: &Transformer,
+    exchange: &X,
+    batches: &[MicroBatch],
+) -> Result<f64, X::Error> {
+    let mut inputs = forward_blocks(device, model, exchange, batches, Keep::Last)?;
+    let last = inputs.pop().expect("the head has an input");
+    let (loss_sum, _) = head::forward(device, model, exchange, batches, &last, 0)?;
+    Ok(loss_sum)
+}
+
+/// Hands the logits of all tokens to `take`, a bucket of the vocabulary at a
+/// time: its first row and `[t, rows]` logits.
+pub fn logits<D: Device, X: Exchange<D>>(
+    device: &D,
+    model: &Transformer,
+    exchange: &X,
+    batch: &MicroBatch,
+    take: impl FnMut(usize, &D::Buffer),
+) -> Result<(), X::Error> {
+    let batches = std::slice::from_ref(batch);
+    let inputs = forward_blocks(device, model, exchange, batches, Keep::Last)?;
+    head::logits(device, model, exchange, &inputs[0][0], take)
+}
+
+/// Which units' inputs outlive the forward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keep {
+    /// All, for the recompute of the backward.
+    Inputs,
+    /// The head's.
+    Last,
+}
+
+/// Embedding and blocks; gives `[unit][micro-batch]` inputs of the units after
+/// the embedding, the head's last.
+fn forward_blocks<D: Device, X: Exchange<D>>(
+    device: &D,
+    model: &Transformer,
+    exchange: &X,
+    batches: &[MicroBatch],
+    keep: Keep,
+) -> Result<Vec<Vec<D::Buffer>>, X::Error> {
+    let mut inputs = vec![embedding::forward(device, model, exchange, batches)?];
+    for unit in model.blocks() {
+        let xs = inputs.last().expect("the embedding's output is there");
+        let bucket = exchange.sharding().unit_buckets(unit).start;
+        let gathered = exchange.unshard(bucket)?;
+        let shape = &exchange.sharding().buckets[bucket];
+        let block = Block::new::<D>(&model.units[unit], shape, &gathered);
+        let mut ys = Vec::with_capacity(batches.len());
+        for (batch, x_tc) in batches.iter().zip(xs) {
+            ys.push(block.forward(device, model, batch, x_tc, None)?);
+        }
+        if keep == Keep::Last {
+            inputs.clear();
+        }
+        inputs.push(ys);
+    }
+    Ok(inputs)
+}
+
+/// One block backward for every micro-batch; gives the bucket's gradient.
+fn block_backward<D: Device, X: Exchange<D>>(
+    device: &D,
+    model: &Transformer,
+    exchange: &X,
+    unit: usize,
+    batches: &[MicroBatch],
+    xs: &[D::Buffer],
+    dys: &mut [D::Buffer],
+) -> Result<Option<D::Buffer>, X::Error> {
+    let bucket = exchange.sharding().unit_buckets(unit).start;
+    let gathered = exchange.unshard(bucket)?;
+    let shape = &exchange.sharding().buckets[bucket];
+    if batches.is_empty() {
+        return Ok(None);
+    }
+    let block = Block::new::<D>(&model.units[unit], shape, &gathered);
+    let mut grad = device.alloc(shape.num_elements, Purpose::Gradient)?;
+    for (index, ((batch, x_tc), dy_tc)) in batches.iter().zip(xs).zip(dys).enumerate() {
+        let adds = index > 0;
+        block.backward(device, model, batch, x_tc, dy_tc, &mut grad, adds)?;
+    }
+    Ok(Some(grad))
+}
+
+/// Divides the loss of all ranks by all targets; every rank learns it before
+/// anyone updates.
+fn mean_loss<D: Device, X: Exchange<D>>(
+    exchange: &X,
+    loss_sum: f64,
+    num_targets: u64,
+) -> Result<f64, StepError<X::Error>> {
+    let mut sum = [loss_sum];
+    exchange
+        .all_reduce(&mut sum, "loss")
+        .map_err(StepError::Exchange)?;
+    let loss = sum[0] / num_targets.max(1) as f64;
+    if loss.is_finite() {
+        Ok(loss)
+    } else {
+        Err(StepError::LossNotFinite { loss })
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the scale multiplies f32 gradients"
+)]
+fn loss_scale(num_targets: u64) -> f32 {
+    (1.0 / num_targets.max(1) as f64) as f32
+}

@@ -1,0 +1,81 @@
+//! A model as the step sees it: its spec, its units, its rotary frequencies.
+
+use kernels::{AttentionShape, Rope};
+use spec::{ModelSpec, Unit};
+
+/// What is known of a model before any weight is read.
+#[derive(Debug, Clone)]
+pub struct Transformer {
+    /// The meaning of its `config.json`.
+    pub spec: ModelSpec,
+    /// Embedding, blocks in order, head.
+    pub units: Vec<Unit>,
+    inv_freq: Vec<f32>,
+}
+
+impl Transformer {
+    /// Lists the units of a model.
+    pub fn new(spec: ModelSpec) -> Self {
+        Self {
+            units: spec.units(),
+            inv_freq: spec.inv_freq(),
+            spec,
+        }
+    }
+
+    /// The number of the embedding unit.
+    pub fn embedding(&self) -> usize {
+        0
+    }
+
+    /// The numbers of the blocks.
+    pub fn blocks(&self) -> std::ops::Range<usize> {
+        1..self.units.len() - 1
+    }
+
+    /// The number of the head unit.
+    pub fn head(&self) -> usize {
+        self.units.len() - 1
+    }
+
+    /// The unit that holds the table of the head: its own, or the embedding's
+    /// where the two are tied.
+    pub fn head_table(&self) -> usize {
+        if self.spec.tied {
+            self.embedding()
+        } else {
+            self.head()
+        }
+    }
+
+    pub(crate) fn rope(&self) -> Rope<'_> {
+        Rope {
+            inv_freq: &self.inv_freq,
+            scale: 1.0,
+        }
+    }
+
+    pub(crate) fn attention(
+        &self,
+        batch: usize,
+        num_queries: usize,
+        num_keys: usize,
+    ) -> AttentionShape {
+        AttentionShape {
+            batch,
+            num_queries,
+            num_keys,
+            heads: self.spec.heads,
+            kv_heads: self.spec.kv_heads,
+            head_dim: self.spec.head_dim,
+        }
+    }
+
+    pub(crate) fn query_width(&self) -> usize {
+        self.spec.heads * self.spec.head_dim
+    }
+
+    pub(crate) fn kv_width(&self) -> usize {
+        self.spec.kv_heads * self.spec.head_dim
+    }
+}

@@ -1,0 +1,114 @@
+//! What can end an operation.
+
+use std::path::PathBuf;
+
+/// An operation that cannot begin or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The checkpoint cannot be read or written.
+    #[error(transparent)]
+    Checkpoint(#[from] checkpoint::CheckpointError),
+    /// A configuration that is not understood.
+    #[error("`{}`", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: spec::SpecError,
+    },
+    /// There is no such preset.
+    #[error(transparent)]
+    Preset(spec::SpecError),
+    /// The data or the tokenizer cannot be used.
+    #[error(transparent)]
+    Data(#[from] data::DataError),
+    /// The run failed.
+    #[error(transparent)]
+    Train(#[from] train::TrainError),
+    /// A file or folder of ours cannot be read or written.
+    #[error("cannot {action} `{}`", path.display())]
+    File {
+        /// `read`, `write` or `create`.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A settings file that is not TOML, or has a value of the wrong type.
+    #[error("settings{}: {message}", origin.as_ref().map(|path| format!(" of `{}`", path.display())).unwrap_or_default())]
+    BadSettings {
+        /// The file; none for flags.
+        origin: Option<PathBuf>,
+        /// What the parser said.
+        message: String,
+    },
+    /// A settings file with a key that there is not.
+    #[error("`{}`: unknown setting `{key}`{}", origin.display(), suggestion.as_ref().map(|like| format!(", did you mean `{like}`?")).unwrap_or_default())]
+    UnknownSetting {
+        /// The file.
+        origin: PathBuf,
+        /// The key.
+        key: String,
+        /// The most similar key, if one is similar.
+        suggestion: Option<String>,
+    },
+    /// A token that the model has no embedding for.
+    #[error("token id {id} at position {position} is not below the vocabulary's size {vocab}")]
+    BadToken {
+        /// The id.
+        id: u32,
+        /// Its place in the prompt.
+        position: usize,
+        /// The vocabulary's size.
+        vocab: usize,
+    },
+    /// A prompt and its answer do not fit the model's positions.
+    #[error(
+        "{prompt_tokens} tokens of prompt and {max_tokens} to generate are more than the model's {max_positions} positions"
+    )]
+    TooLong {
+        /// Tokens of the prompt.
+        prompt_tokens: usize,
+        /// Tokens to generate.
+        max_tokens: usize,
+        /// The model's positions.
+        max_positions: usize,
+    },
+    /// More tokens than the model has positions.
+    #[error("{found} tokens are more than the model's {max_positions} positions")]
+    TooManyTokens {
+        /// How many there are.
+        found: usize,
+        /// The model's positions.
+        max_positions: usize,
+    },
+    /// Nothing to compute on.
+    #[error("{what} is empty, expected at least one token")]
+    Empty {
+        /// What has no tokens.
+        what: &'static str,
+    },
+    /// The demo's files cannot be written.
+    #[error(transparent)]
+    Demo(#[from] demo::Error),
+    /// Data and model are both the demo's or both the user's.
+    #[error("no data is given: only the model `demo` brings its own")]
+    NoData,
+}
+
+impl Error {
+    /// Names the file that an input or output error is about.
+    pub(crate) fn file(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File {
+            action,
+            path,
+            source,
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What is in a checkpoint: units, tensors, dtypes, bytes, ties, problems.
+
+use std::path::Path;
+
+use checkpoint::{Located, inspect_file};
+use serde::Serialize;
+use spec::ModelSpec;
+
+use crate::{Error, OpenModel};
+
+/// One tensor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TensorLine {
+    /// Its name.
+    pub name: String,
+    /// Its element type.
+    pub dtype: String,
+    /// Its dimensions.
+    pub shape: Vec<u64>,
+    /// Its bytes.
+    pub num_bytes: u64,
+}
+
+/// One unit and its tensors; a file that is no model is one unit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct UnitLine {
+    /// Its name.
+    pub name: String,
+    /// Its parameters.
+    pub num_parameters: u64,
+    /// Its bytes.
+    pub num_bytes: u64,
+    /// Its tensors.
+    pub tensors: Vec<TensorLine>,
+}
+
+/// What is in a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Inspection {
+    /// Distinct parameters, a tied table once.
+    pub num_parameters: u64,
+    /// Bytes of all tensors.
+    pub num_bytes: u64,
+    /// Names of one parameter: the table and the head that shares it.
+    pub ties: Vec<(String, String)>,
+    /// What is odd but not wrong.
+    pub warnings: Vec<String>,
+    /// Embedding, blocks, head.
+    pub units: Vec<UnitLine>,
+}
+
+/// Looks into a folder, a single weight file, or `demo`; reads headers only.
+pub fn inspect(model: &Path) -> Result<Inspection, Error> {
+    if model.is_file() {
+        return Ok(of_file(inspect_file(model)?.tensors()));
+    }
+    let opened = OpenModel::open(model)?;
+    let units: Vec<UnitLine> = opened
+        .model
+        .units
+        .iter()
+        .enumerate()
+        .map(|(unit, shape)| {
+            let params = 0..shape.params.len();
+            let located = params.map(|tensor| opened.sources.of(&opened.folder, unit, tensor));
+            unit_line(&shape.name, located)
+        })
+        .collect();
+    Ok(Inspection {
+        num_parameters: opened.model.spec.num_parameters(),
+        num_bytes: units.iter().map(|unit| unit.num_bytes).sum(),
+        ties: ties(&opened.model.spec),
+        warnings: opened
+            .folder
+            .warnings()
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+        units,
+    })
+}
+
+fn of_file(tensors: &[Located]) -> Inspection {
+    let unit = unit_line("file", tensors.iter());
+    Inspection {
+        num_parameters: unit.num_parameters,
+        num_bytes: unit.num_bytes,
+        ties: Vec::new(),
+        warnings: Vec::new(),
+        units: vec![unit],
+    }
+}
+
+fn unit_line<'a>(name: &str, located: impl Iterator<Item = &'a Located>) -> UnitLine {
+    let mut line = UnitLine {
+        name: name.to_owned(),
+        num_parameters: 0,
+        num_bytes: 0,
+        tensors: Vec::new(),
+    };
+    for located in located {
+        let meta = &located.meta;
+        let tensor = TensorLine {
+            name: meta.name.clone(),
+            dtype: meta.dtype.to_string(),
+            shape: meta.shape.0.clone(),
+            num_bytes: meta.num_bytes().expect("the header was checked"),
+        };
+        line.num_parameters += meta.shape.num_elements().expect("the header was checked");
+        line.num_bytes += tensor.num_bytes;
+        line.tensors.push(tensor);
+    }
+    line
+}
+
+fn ties(spec: &ModelSpec) -> Vec<(String, String)> {
+    if !spec.tied {
+        return Vec::new();
+    }
+    let table = &spec.units()[0].params[0].name;
+    vec![(table.clone(), "lm_head.weight".to_owned())]
+}

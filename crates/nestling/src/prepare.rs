@@ -1,0 +1,71 @@
+//! Data made ready for a model: rows of token ids in a file.
+
+use std::fs;
+use std::path::Path;
+
+use data::{DataError, Prepared, Rows, Sample, Source, Tokenizer};
+
+use crate::{DEMO, Error, OpenModel};
+
+/// Writes the rows of the data at `path`.
+pub(crate) fn prepare(
+    opened: &OpenModel,
+    data: &Path,
+    seq: usize,
+    seed: u64,
+    path: &Path,
+) -> Result<Prepared, Error> {
+    let sources = Source::find(data)?;
+    let vocab = opened.model.spec.vocab;
+    let settings = data::Settings {
+        seq,
+        vocab_size: u32::try_from(vocab).expect("a vocabulary is smaller than 2^32"),
+        seed,
+        shuffle: true,
+    };
+    let tokenizer = tokenizer_if_there(opened)?;
+    Ok(Prepared::build(
+        &sources,
+        tokenizer.as_ref(),
+        &settings,
+        path,
+    )?)
+}
+
+/// The tokenizer of a folder that has one. Rows of ids need none, and text without
+/// one is an error of the data; a tokenizer that is broken is one of the folder.
+fn tokenizer_if_there(opened: &OpenModel) -> Result<Option<Tokenizer>, Error> {
+    match opened.tokenizer() {
+        Ok(tokenizer) => Ok(Some(tokenizer)),
+        Err(Error::Data(DataError::NoTokenizer { .. })) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// One row as tokens, mask and text, to look at before training. Without data it
+/// is a row of the demo's own.
+pub fn show_sample(
+    model: &Path,
+    data: Option<&Path>,
+    seq: usize,
+    seed: u64,
+    row: u64,
+    colour: bool,
+) -> Result<String, Error> {
+    let opened = OpenModel::open(model)?;
+    let folder = tempfile::tempdir().map_err(Error::file("create", std::env::temp_dir()))?;
+    let path = folder.path().join("rows");
+    let of_demo = folder.path().join("demo-train.jsonl");
+    let data = match data {
+        Some(data) => data,
+        None if model.as_os_str() == DEMO => {
+            fs::write(&of_demo, demo::TRAIN_JSONL).map_err(Error::file("write", &of_demo))?;
+            &of_demo
+        }
+        None => return Err(Error::NoData),
+    };
+    let prepared = prepare(&opened, data, seq, seed, &path)?;
+    let rows = Rows::open(&prepared.path)?;
+    let tokenizer = tokenizer_if_there(&opened)?;
+    Ok(Sample::read(&rows, row, tokenizer.as_ref())?.to_text(colour))
+}

@@ -1,0 +1,110 @@
+//! Fine-tuning, from a model and data to a finished folder.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use train::{Observer, Outcome, Settings, TrainJob};
+
+use crate::opened::{num_cores, run_path};
+use crate::prepare::prepare;
+use crate::settings::settings_to_toml;
+use crate::{DEMO, Error, OpenModel};
+
+/// What to train, on what, and where the result goes.
+#[derive(Clone, Copy)]
+pub struct TrainOptions<'a> {
+    /// A Hugging Face folder, or `demo`.
+    pub model: &'a Path,
+    /// Data; none for the demo's own.
+    pub data: Option<&'a Path>,
+    /// The folder to write.
+    pub out: &'a Path,
+    /// The settings.
+    pub settings: &'a Settings,
+    /// Whoever watches.
+    pub observer: Observer<'a>,
+    /// Set from outside to end the run at the next step boundary.
+    pub stop: &'a AtomicBool,
+}
+
+impl std::fmt::Debug for TrainOptions<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TrainOptions")
+            .field("model", &self.model)
+            .field("data", &self.data)
+            .field("out", &self.out)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Trains and writes the model to the top of `out`.
+pub fn train_model(options: TrainOptions<'_>) -> Result<Outcome, Error> {
+    let TrainOptions { out, settings, .. } = options;
+    settings.check().map_err(train::TrainError::from)?;
+    let opened = OpenModel::open(options.model)?;
+    checkpoint::check_out_dir(out)?;
+    let run = out.join("run");
+    fs::create_dir_all(&run).map_err(Error::file("create", &run))?;
+    write(&run_path(out, "config.toml"), &settings_to_toml(settings))?;
+
+    let data = Inputs::of(&options)?;
+    let rows = run_path(out, "rows");
+    prepare(&opened, &data.train, settings.seq, settings.seed, &rows)?;
+    let eval_rows = run_path(out, "eval-rows");
+    if let Some(eval) = &data.eval {
+        prepare(&opened, eval, settings.seq, settings.seed, &eval_rows)?;
+    }
+    let outcome = train::run(&TrainJob {
+        folder: &opened.folder,
+        sources: &opened.sources,
+        model: &opened.model,
+        settings,
+        rows: &rows,
+        eval_rows: data.eval.is_some().then_some(eval_rows.as_path()),
+        out,
+        num_cores: num_cores(),
+        observer: options.observer,
+        stop: options.stop,
+    })?;
+    for path in [&rows, &eval_rows] {
+        if path.exists() {
+            fs::remove_file(path).map_err(Error::file("remove", path))?;
+        }
+    }
+    Ok(outcome)
+}
+
+/// The data files of a run.
+struct Inputs {
+    train: PathBuf,
+    eval: Option<PathBuf>,
+}
+
+impl Inputs {
+    /// The user's, or the demo's written into the run folder.
+    fn of(options: &TrainOptions<'_>) -> Result<Self, Error> {
+        let eval = options.settings.eval.as_ref().map(PathBuf::from);
+        match options.data {
+            Some(train) => Ok(Self {
+                train: train.to_owned(),
+                eval,
+            }),
+            None if options.model.as_os_str() == DEMO => {
+                let train = run_path(options.out, "demo-train.jsonl");
+                let held_out = run_path(options.out, "demo-eval.jsonl");
+                write(&train, demo::TRAIN_JSONL)?;
+                write(&held_out, demo::EVAL_JSONL)?;
+                Ok(Self {
+                    train,
+                    eval: Some(eval.unwrap_or(held_out)),
+                })
+            }
+            None => Err(Error::NoData),
+        }
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    fs::write(path, text).map_err(Error::file("write", path))
+}

@@ -1,0 +1,132 @@
+//! What can end a run.
+
+use std::path::PathBuf;
+
+use model::{GradientError, StepError};
+
+/// A run that cannot begin or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// A setting that cannot be.
+    #[error(transparent)]
+    Settings(#[from] crate::SettingsError),
+    /// The checkpoint cannot be read or written.
+    #[error(transparent)]
+    Checkpoint(#[from] checkpoint::CheckpointError),
+    /// The data cannot be read.
+    #[error(transparent)]
+    Data(#[from] data::DataError),
+    /// A peer failed or did not come.
+    #[error(transparent)]
+    Comm(#[from] comm::CommError),
+    /// A tensor of a dtype that weights are not read from.
+    #[error(transparent)]
+    Dtype(#[from] tensor::NotAFloat),
+    /// The plan's scratch was too small.
+    #[error("the scratch arena is full, which the plan should have prevented")]
+    Arena(#[from] kernels::ArenaFull),
+    /// The ledger's limit was met.
+    #[error("memory limit")]
+    Memory(#[from] tensor::OverBudget),
+    /// Memory or threads that the system does not give.
+    #[error("cannot get {what}")]
+    System {
+        /// What was asked for.
+        what: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file of the run folder.
+    #[error("cannot write {path}")]
+    RunFile {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The loss is NaN or infinite.
+    #[error(
+        "step {step}: the loss is not finite ({loss}); nothing was updated in this step and nothing is saved"
+    )]
+    LossNotFinite {
+        /// The step, from 1.
+        step: u64,
+        /// NaN or infinity.
+        loss: f64,
+    },
+    /// A gradient is NaN or infinite.
+    #[error(
+        "step {step}: the gradient of {unit} is not finite (sum of squares {sum_of_squares}); nothing of this state is saved"
+    )]
+    GradientNotFinite {
+        /// The step, from 1.
+        step: u64,
+        /// The unit's name.
+        unit: String,
+        /// NaN or infinity.
+        sum_of_squares: f64,
+    },
+    /// Sequences longer than the model has positions for.
+    #[error(
+        "setting `seq`: {seq} tokens are longer than the model's {max_positions} positions (max_position_embeddings)"
+    )]
+    TooLong {
+        /// Tokens of a sequence.
+        seq: usize,
+        /// Positions of the model.
+        max_positions: usize,
+    },
+    /// Data without a single token to learn.
+    #[error("no sequence of the data has a target token: there is nothing to learn")]
+    NoTargets,
+    /// Ranks that planned differently.
+    #[error("rank {rank} planned {theirs:#018x}, this rank {ours:#018x}: inputs differ")]
+    PlanDiffers {
+        /// The other rank.
+        rank: usize,
+        /// Its plan's hash.
+        theirs: u64,
+        /// This rank's.
+        ours: u64,
+    },
+    /// A rank failed.
+    #[error("rank {rank} of {world_size}")]
+    Rank {
+        /// The first that failed.
+        rank: usize,
+        /// How many there are.
+        world_size: usize,
+        /// Its error.
+        source: Box<TrainError>,
+    },
+    /// A rank panicked: a bug of ours.
+    #[error("rank {rank} panicked: {message}")]
+    Panicked {
+        /// The rank.
+        rank: usize,
+        /// What it said.
+        message: String,
+    },
+}
+
+impl TrainError {
+    /// Adds the step to what ended it.
+    pub(crate) fn in_step(step: u64, error: StepError<Self>) -> Self {
+        match error {
+            StepError::LossNotFinite { loss } => Self::LossNotFinite { step, loss },
+            StepError::Gradient(GradientError::NotFinite {
+                unit,
+                sum_of_squares,
+            }) => Self::GradientNotFinite {
+                step,
+                unit,
+                sum_of_squares,
+            },
+            StepError::Gradient(GradientError::Exchange(error)) | StepError::Exchange(error) => {
+                error
+            }
+            _ => unreachable!("all variants are named"),
+        }
+    }
+}

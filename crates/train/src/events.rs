@@ -1,0 +1,133 @@
+//! What a run tells whoever watches: the terminal, a log, a test.
+
+use serde::{Deserialize, Serialize};
+use tensor::Ledger;
+
+use crate::PhaseRecord;
+use crate::meter::mib;
+
+/// Whoever watches a run. Called by rank 0 only.
+pub type Observer<'a> = &'a (dyn Fn(&Event) + Sync);
+
+/// Something that happened in a run. As JSON, `event` names the kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Event {
+    /// The plan is made; nothing is read yet.
+    Start {
+        /// The model's distinct parameters, a tied table once.
+        num_parameters: u64,
+        /// Ranks that share it.
+        ranks: usize,
+        /// Threads of each.
+        threads: usize,
+        /// The precision set.
+        recipe: String,
+        /// Steps to come.
+        num_steps: u64,
+        /// Rows of data.
+        num_rows: u64,
+        /// Tokens of a row.
+        seq: usize,
+        /// Matmul operations of rank 0's step.
+        flops: u64,
+    },
+    /// A phase of the process ended.
+    Phase(PhaseRecord),
+    /// A step was taken.
+    Step(StepRecord),
+    /// The loss on the evaluation data.
+    Eval {
+        /// Steps taken before.
+        step: u64,
+        /// Mean loss over the target tokens.
+        loss: f64,
+        /// `exp(loss)`.
+        perplexity: f64,
+        /// Target tokens.
+        num_targets: u64,
+    },
+    /// What a rank held by name when the run ended.
+    Ledger {
+        /// The rank.
+        rank: usize,
+        /// Its accounts.
+        accounts: Vec<LedgerAccount>,
+        /// The most it held at once, MiB.
+        peak_mib: f64,
+        /// The arena's size by the plan, MiB.
+        arena_planned_mib: f64,
+        /// The arena's own high-water mark, MiB.
+        arena_used_mib: f64,
+    },
+    /// Weights were written whole.
+    Saved {
+        /// Where.
+        path: String,
+        /// Steps taken before.
+        step: u64,
+        /// Bytes of weights.
+        num_bytes: u64,
+    },
+    /// The run was asked to stop and did, at a step boundary.
+    Stopped {
+        /// The last step taken.
+        step: u64,
+        /// Steps that were to be taken.
+        num_steps: u64,
+    },
+    /// Something worth knowing that stops nothing.
+    Warning {
+        /// What it is.
+        message: String,
+    },
+}
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepRecord {
+    /// Its number, from 1.
+    pub step: u64,
+    /// Steps in all.
+    pub num_steps: u64,
+    /// Mean loss over the global batch, before the update.
+    pub loss: f64,
+    /// Learning rate.
+    pub lr: f64,
+    /// The gradient's l2 norm before clipping.
+    pub grad_norm: f64,
+    /// Tokens of the global batch.
+    pub num_tokens: u64,
+    /// Target tokens of the global batch.
+    pub num_targets: u64,
+    /// Its wall-clock seconds.
+    pub seconds: f64,
+    /// Tokens per second.
+    pub tokens_per_second: f64,
+}
+
+/// One account of a rank's ledger, in MiB.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LedgerAccount {
+    /// The account's name.
+    pub name: String,
+    /// Held at the end.
+    pub held_mib: f64,
+    /// Held at most.
+    pub peak_mib: f64,
+}
+
+impl LedgerAccount {
+    /// The accounts of a ledger that were used.
+    pub fn all(ledger: &Ledger) -> Vec<Self> {
+        let lines = ledger.lines().into_iter();
+        lines
+            .map(|line| Self {
+                name: line.account.name().to_owned(),
+                held_mib: mib(line.held_bytes),
+                peak_mib: mib(line.peak_bytes),
+            })
+            .collect()
+    }
+}

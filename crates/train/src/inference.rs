@@ -1,0 +1,88 @@
+//! A model that rests to be read: evaluation, generation, logits.
+//!
+//! Weights rest in the file's own dtype where an operation reads it, so a bf16
+//! checkpoint takes 2 bytes a parameter; there is no optimizer.
+
+use checkpoint::{Folder, Sources};
+use comm::{RankFailure, Threads, run_threads};
+use kernels::{Arena, Cpu};
+use model::Transformer;
+use plan::{DryRun, Formats, Recipe, Work, shard_model};
+use tensor::{Account, Ledger};
+
+use crate::{RankWorld, TrainError, load};
+
+/// A checkpoint to be read.
+#[derive(Debug, Clone, Copy)]
+pub struct InferenceModel<'a> {
+    /// The folder of the model.
+    pub folder: &'a Folder,
+    /// Where its tensors are.
+    pub sources: &'a Sources,
+    /// The model.
+    pub model: &'a Transformer,
+    /// Threads to compute on.
+    pub num_threads: usize,
+}
+
+/// How each tensor rests where nothing is trained.
+pub fn resting_formats(inference: &InferenceModel<'_>) -> Formats {
+    let &InferenceModel {
+        folder, sources, ..
+    } = inference;
+    Formats::new(inference.model, |unit, tensor, param| {
+        Recipe::resting_format(sources.of(folder, unit, tensor).meta.dtype, param.is_vector)
+    })
+}
+
+/// Loads the model and hands it to `work` with an arena that has room for `works`.
+pub fn with_model<T: Send>(
+    inference: &InferenceModel<'_>,
+    works: &[Work],
+    work: impl Fn(&Cpu, &RankWorld<'_>) -> Result<T, TrainError> + Sync,
+) -> Result<T, TrainError> {
+    let &InferenceModel {
+        model, num_threads, ..
+    } = inference;
+    let threads = Threads::default();
+    let formats = resting_formats(inference);
+    let sharding = shard_model(model, threads.world_size, |_| 2);
+    let ranks = run_threads(threads, |group| {
+        let plan = DryRun {
+            model,
+            sharding: &sharding,
+            formats: &formats,
+            rank: group.world().rank(),
+            num_threads,
+        }
+        .run(works);
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(num_threads)
+            .build()
+            .map_err(|error| TrainError::System {
+                what: format!("{num_threads} threads"),
+                source: std::io::Error::other(error),
+            })?;
+        pool.install(|| {
+            let ledger = Ledger::unlimited();
+            let _arena = ledger.reserve(Account::Arena, plan.capacity_bytes)?;
+            let capacity = usize::try_from(plan.capacity_bytes).expect("64-bit addresses");
+            let arena = Arena::new(capacity).map_err(|source| TrainError::System {
+                what: format!("an arena of {capacity} bytes"),
+                source,
+            })?;
+            let device = Cpu::new(arena, num_threads);
+            let mut world = RankWorld::new(&group, &device, &sharding, &formats, None, &ledger)?;
+            load(&mut world, inference.folder, inference.sources, &ledger)?;
+            work(&device, &world)
+        })
+    });
+    match ranks {
+        Ok(mut results) => Ok(results.remove(0)),
+        Err(RankFailure::Failed { source, .. }) => Err(source),
+        Err(failure) => Err(TrainError::Panicked {
+            rank: 0,
+            message: failure.to_string(),
+        }),
+    }
+}

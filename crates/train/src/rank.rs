@@ -1,0 +1,435 @@
+//! What one rank does: load, prepare, step after step, save.
+
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use checkpoint::{StagedFiles, Staging};
+use comm::{ProcessGroup, ReduceOp};
+use data::{Order, Rows, deal_rows, micro_batches};
+use kernels::{Arena, Cpu};
+use model::{MicroBatch, StepSettings, train_step};
+use plan::Plan;
+use tensor::{Account, Ledger};
+
+use crate::meter::mib;
+use crate::metrics::Metrics;
+use crate::run::Schedule;
+use crate::{
+    Event, LedgerAccount, Meter, Observer, Optimizer, PhaseRecord, RankWorld, StepRecord,
+    TrainError, TrainJob, export, load,
+};
+
+/// What one rank did and held.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RankOutcome {
+    /// Tokens that it took through the model in training steps.
+    pub num_tokens: u64,
+    /// Bytes that it read of the checkpoint's tensors.
+    pub read_bytes: u64,
+    /// Bytes of weights that it wrote at the end.
+    pub written_bytes: u64,
+    /// The most that its ledger held at once.
+    pub reserved_peak_bytes: u64,
+    /// Its arena's size.
+    pub arena_bytes: u64,
+    /// The highest address that its arena used.
+    pub arena_used_bytes: u64,
+    pub(crate) losses: Vec<f64>,
+    pub(crate) grad_norms: Vec<f64>,
+    pub(crate) eval_losses: Vec<f64>,
+    pub(crate) phases: Vec<PhaseRecord>,
+}
+
+/// Where events go: whoever watches, and the run's metrics.
+#[derive(Clone, Copy)]
+pub(crate) struct Report<'a> {
+    observer: Observer<'a>,
+    metrics: &'a Metrics,
+}
+
+impl<'a> Report<'a> {
+    pub(crate) fn new(observer: Observer<'a>, metrics: &'a Metrics) -> Self {
+        Self { observer, metrics }
+    }
+
+    pub(crate) fn event(&self, event: &Event) -> Result<(), TrainError> {
+        (self.observer)(event);
+        self.metrics.write(event)
+    }
+}
+
+/// Runs a rank from its first byte to its last, on threads of its own.
+pub(crate) fn train(
+    job: &TrainJob<'_>,
+    schedule: &Schedule,
+    plan: &Plan,
+    group: &ProcessGroup,
+    report: &Report<'_>,
+) -> Result<RankOutcome, TrainError> {
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(schedule.num_threads)
+        .build()
+        .map_err(|error| TrainError::System {
+            what: format!("{} threads", schedule.num_threads),
+            source: std::io::Error::other(error),
+        })?;
+    pool.install(|| train_in_pool(job, schedule, plan, group, report))
+}
+
+fn train_in_pool(
+    job: &TrainJob<'_>,
+    schedule: &Schedule,
+    plan: &Plan,
+    group: &ProcessGroup,
+    report: &Report<'_>,
+) -> Result<RankOutcome, TrainError> {
+    let rank = group.world().rank();
+    let mut phases = Phases::begin(report, rank == 0, "start");
+    let ledger = Ledger::unlimited();
+    agree(group, plan)?;
+    let own = &plan.ranks[rank];
+    let _arena = ledger.reserve(Account::Arena, own.arena.capacity_bytes)?;
+    let capacity = usize::try_from(own.arena.capacity_bytes).expect("64-bit addresses");
+    let arena = Arena::new(capacity).map_err(|source| TrainError::System {
+        what: format!("an arena of {:.1} MiB", mib(own.arena.capacity_bytes)),
+        source,
+    })?;
+    let device = Cpu::new(arena, schedule.num_threads);
+
+    phases.next(group, "load")?;
+    let optimizer = Optimizer::new(
+        &plan.sharding,
+        rank,
+        &plan.formats,
+        job.settings.into(),
+        &ledger,
+    )?;
+    let mut world = RankWorld::new(
+        group,
+        &device,
+        &plan.sharding,
+        &plan.formats,
+        Some(optimizer),
+        &ledger,
+    )?;
+    let read_bytes = load(&mut world, job.folder, job.sources, &ledger)?;
+
+    phases.next(group, "prepare")?;
+    let mut session = Session {
+        job,
+        schedule,
+        plan,
+        ledger: &ledger,
+        report,
+        rows: Rows::open(job.rows)?,
+        eval_rows: job.eval_rows.map(Rows::open).transpose()?,
+        order: Order::new(schedule.num_rows, job.settings.seed),
+        world,
+        phases,
+        outcome: RankOutcome {
+            read_bytes,
+            ..RankOutcome::default()
+        },
+    };
+    session.run()?;
+    let Session {
+        phases,
+        mut outcome,
+        ..
+    } = session;
+    outcome.phases = phases.end(group)?;
+    outcome.reserved_peak_bytes = ledger.peak_bytes();
+    outcome.arena_bytes = own.arena.capacity_bytes;
+    outcome.arena_used_bytes = device.arena().high_water_bytes() as u64;
+    Ok(outcome)
+}
+
+/// Refuses to go on where another rank planned something else.
+fn agree(group: &ProcessGroup, plan: &Plan) -> Result<(), TrainError> {
+    let hashes = group.all_gather(&plan.hash.0.to_le_bytes(), "plan hash")?;
+    for (rank, bytes) in hashes.iter().enumerate() {
+        let theirs = bytes.as_slice().try_into().map_or(0, u64::from_le_bytes);
+        if theirs != plan.hash.0 {
+            return Err(TrainError::PlanDiffers {
+                rank,
+                theirs,
+                ours: plan.hash.0,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// A rank that is loaded and training.
+struct Session<'a> {
+    job: &'a TrainJob<'a>,
+    schedule: &'a Schedule,
+    plan: &'a Plan,
+    ledger: &'a Ledger,
+    report: &'a Report<'a>,
+    rows: Rows,
+    eval_rows: Option<Rows>,
+    order: Order,
+    world: RankWorld<'a>,
+    phases: Phases<'a>,
+    outcome: RankOutcome,
+}
+
+impl Session<'_> {
+    /// Steps to the end or to a stop, with evaluations and checkpoints between.
+    fn run(&mut self) -> Result<(), TrainError> {
+        let settings = self.job.settings;
+        let num_steps = self.schedule.num_steps;
+        self.evaluate(0)?;
+        let mut step = 0;
+        while step < num_steps && !self.asked_to_stop()? {
+            step += 1;
+            let phase = if step == 1 { "first step" } else { "steady step" };
+            self.phases.next(self.world.group, phase)?;
+            self.step(step)?;
+            let between = step < num_steps;
+            if between && is_due(step, settings.eval_every) {
+                self.evaluate(step)?;
+            }
+            if between && is_due(step, settings.save_every) {
+                let path = format!("checkpoints/step-{step}");
+                self.save(&self.job.out.join(path), step)?;
+            }
+        }
+        if step < num_steps {
+            self.event(&Event::Stopped { step, num_steps })?;
+        }
+        if step > 0 {
+            self.evaluate(step)?;
+        }
+        self.save(self.job.out, step)?;
+        self.tell_ledger()
+    }
+
+    /// One optimizer step.
+    fn step(&mut self, step: u64) -> Result<(), TrainError> {
+        let began = Instant::now();
+        let batches = self.micro_batches(step)?;
+        let tokens: usize = batches.iter().map(MicroBatch::num_tokens).sum();
+        let targets: u64 = batches.iter().map(MicroBatch::num_targets).sum();
+        let mut counts = [tokens as u64, targets];
+        let group = self.world.group;
+        group.all_reduce_u64(&mut counts, ReduceOp::Sum, "token counts")?;
+        let [num_tokens, num_targets] = counts;
+        let _data = self.ledger.reserve(Account::Data, 12 * tokens as u64)?;
+
+        let lr = self.schedule.learning_rate.at(step);
+        if let Some(optimizer) = &mut self.world.optimizer {
+            optimizer.begin_step(step, lr);
+        }
+        let previous_norm = self.outcome.grad_norms.last().copied().unwrap_or(0.0);
+        let step_settings = StepSettings {
+            num_targets,
+            clip: self.job.settings.clip(previous_norm),
+            held_logits: self.plan.held_logits,
+        };
+        let device = self.world.device;
+        let taken = train_step(
+            device,
+            self.job.model,
+            &mut self.world,
+            &batches,
+            step_settings,
+        )
+        .map_err(|error| TrainError::in_step(step, error))?;
+        self.outcome.num_tokens += tokens as u64;
+        self.outcome.losses.push(taken.loss);
+        self.outcome.grad_norms.push(taken.grad_norm);
+        let seconds = began.elapsed().as_secs_f64();
+        self.event(&Event::Step(StepRecord {
+            step,
+            num_steps: self.schedule.num_steps,
+            loss: taken.loss,
+            lr,
+            grad_norm: taken.grad_norm,
+            num_tokens,
+            num_targets,
+            seconds,
+            tokens_per_second: num_tokens as f64 / seconds,
+        }))
+    }
+
+    /// This rank's rows of a step.
+    fn micro_batches(&self, step: u64) -> Result<Vec<MicroBatch>, TrainError> {
+        let planned = self.schedule.batches.step(step - 1);
+        let settings = self.job.settings;
+        let own = deal_rows(planned.positions, settings.ranks, self.rank());
+        micro_batches(own, settings.micro_batch)
+            .into_iter()
+            .map(|positions| {
+                let rows = positions.map(|at| self.order.row_of(planned.epoch, at));
+                read_rows(&self.rows, rows)
+            })
+            .collect()
+    }
+
+    /// The loss on the evaluation data, if there is any.
+    fn evaluate(&mut self, step: u64) -> Result<(), TrainError> {
+        let Some(rows) = &self.eval_rows else {
+            return Ok(());
+        };
+        self.phases.next(self.world.group, "eval")?;
+        let settings = self.job.settings;
+        let own = deal_rows(0..rows.num_rows(), settings.ranks, self.rank());
+        let mut sums = [0.0, 0.0];
+        for batch in micro_batches(own, settings.micro_batch) {
+            let batch = [read_rows(rows, batch)?];
+            let device = self.world.device;
+            sums[0] += model::evaluate(device, self.job.model, &self.world, &batch)?;
+            sums[1] += batch[0].num_targets() as f64;
+        }
+        self.world
+            .group
+            .all_reduce_f64(&mut sums, ReduceOp::Sum, "eval loss")?;
+        let loss = sums[0] / sums[1];
+        self.outcome.eval_losses.push(loss);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a count below 2^53"
+        )]
+        let num_targets = sums[1] as u64;
+        self.event(&Event::Eval {
+            step,
+            loss,
+            perplexity: loss.exp(),
+            num_targets,
+        })
+    }
+
+    /// Writes the model as it is to `path`, whole or not at all.
+    fn save(&mut self, path: &Path, step: u64) -> Result<(), TrainError> {
+        let group = self.world.group;
+        self.phases.next(group, "save")?;
+        let plan = &self.schedule.export;
+        let staging = (self.rank() == 0)
+            .then(|| Staging::create(path, plan, &self.schedule.other_files))
+            .transpose()?;
+        group.barrier("files staged")?;
+        let files = StagedFiles::open(path, plan)?;
+        self.outcome.written_bytes =
+            export(&self.world, self.job.model, plan, &files, self.ledger)?;
+        files.sync()?;
+        group.barrier("files written")?;
+        if let Some(staging) = staging {
+            staging.commit()?;
+        }
+        group.barrier("files in place")?;
+        let num_bytes = plan.files().iter().map(|file| file.num_bytes()).sum();
+        self.event(&Event::Saved {
+            path: path.display().to_string(),
+            step,
+            num_bytes,
+        })
+    }
+
+    /// Whether any rank was asked to stop; the same answer on all.
+    fn asked_to_stop(&self) -> Result<bool, TrainError> {
+        let mut asked = [u64::from(self.job.stop.load(Relaxed))];
+        let group = self.world.group;
+        group.all_reduce_u64(&mut asked, ReduceOp::Max, "asked to stop")?;
+        Ok(asked[0] > 0)
+    }
+
+    /// Says what every rank held by name; rank 0 speaks for all.
+    fn tell_ledger(&self) -> Result<(), TrainError> {
+        let own = Event::Ledger {
+            rank: self.rank(),
+            accounts: LedgerAccount::all(self.ledger),
+            peak_mib: mib(self.ledger.peak_bytes()),
+            arena_planned_mib: mib(self.plan.ranks[self.rank()].arena.capacity_bytes),
+            arena_used_mib: mib(self.world.device.arena().high_water_bytes() as u64),
+        };
+        let bytes = serde_json::to_vec(&own).expect("events are plain data");
+        for line in self.world.group.all_gather(&bytes, "ledgers")? {
+            let event = serde_json::from_slice(&line).expect("written by this program");
+            self.event(&event)?;
+        }
+        Ok(())
+    }
+
+    fn rank(&self) -> usize {
+        self.world.group.world().rank()
+    }
+
+    fn event(&self, event: &Event) -> Result<(), TrainError> {
+        if self.rank() == 0 {
+            self.report.event(event)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads rows of a token file as one micro-batch.
+pub(crate) fn read_rows(
+    rows: &Rows,
+    indices: impl Iterator<Item = u64>,
+) -> Result<MicroBatch, TrainError> {
+    let seq = rows.seq();
+    let (mut ids, mut targets) = (Vec::new(), Vec::new());
+    for index in indices {
+        let at = ids.len();
+        ids.resize(at + seq, 0);
+        targets.resize(at + seq, 0);
+        rows.row(index, &mut ids[at..], &mut targets[at..])?;
+    }
+    Ok(MicroBatch::new(seq, ids, targets))
+}
+
+fn is_due(step: u64, every: u64) -> bool {
+    every > 0 && step.is_multiple_of(every)
+}
+
+/// The phases of the process, measured by its rank 0 between barriers.
+struct Phases<'a> {
+    report: &'a Report<'a>,
+    meter: Option<Meter>,
+    name: &'static str,
+    done: Vec<PhaseRecord>,
+}
+
+impl<'a> Phases<'a> {
+    fn begin(report: &'a Report<'a>, measures: bool, name: &'static str) -> Self {
+        Self {
+            report,
+            meter: measures.then(|| Meter::begin(name)),
+            name,
+            done: Vec::new(),
+        }
+    }
+
+    /// Ends the phase of all ranks and begins another; the same name goes on.
+    fn next(&mut self, group: &ProcessGroup, name: &'static str) -> Result<(), TrainError> {
+        if name == self.name {
+            return Ok(());
+        }
+        group.barrier("end of phase")?;
+        if let Some(meter) = &mut self.meter {
+            let record = meter.next(name);
+            self.report.event(&Event::Phase(record.clone()))?;
+            self.take(record);
+        }
+        self.name = name;
+        group.barrier("begin of phase")?;
+        Ok(())
+    }
+
+    fn end(mut self, group: &ProcessGroup) -> Result<Vec<PhaseRecord>, TrainError> {
+        self.next(group, "end")?;
+        Ok(self.done)
+    }
+
+    /// Adds a record to the phase of its name.
+    fn take(&mut self, record: PhaseRecord) {
+        match self.done.iter_mut().find(|done| done.phase == record.phase) {
+            Some(done) => done.extend(&record),
+            None => self.done.push(record),
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! A training run, from a checked job to a finished folder.
+//!
+//! ```text
+//! plan -> ranks: load, prepare, (step)*, save -> the model at the top of `out`
+//! ```
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use checkpoint::{ExportPlan, Folder, Sources};
+use comm::{RankFailure, Threads, run_threads};
+use data::{BatchPlan, Rows, deal_rows, micro_batches, num_steps};
+use model::Transformer;
+use plan::{Job, Plan};
+
+use crate::metrics::Metrics;
+use crate::rank::{self, RankOutcome, Report};
+use crate::{Event, LearningRate, Observer, PhaseRecord, Settings, TrainError};
+
+/// Everything that a run needs, opened and checked.
+#[derive(Clone, Copy)]
+pub struct TrainJob<'a> {
+    /// The folder of the model.
+    pub folder: &'a Folder,
+    /// Where its tensors are.
+    pub sources: &'a Sources,
+    /// The model.
+    pub model: &'a Transformer,
+    /// The settings.
+    pub settings: &'a Settings,
+    /// The token file to train on.
+    pub rows: &'a Path,
+    /// The token file to evaluate on.
+    pub eval_rows: Option<&'a Path>,
+    /// Where the model is written; `out/run` is there.
+    pub out: &'a Path,
+    /// Cores to share out among the ranks.
+    pub num_cores: usize,
+    /// Whoever watches.
+    pub observer: Observer<'a>,
+    /// Set from outside to end the run at the next step boundary.
+    pub stop: &'a AtomicBool,
+}
+
+impl std::fmt::Debug for TrainJob<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TrainJob")
+            .field("settings", self.settings)
+            .field("out", &self.out)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a run came to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// Steps taken.
+    pub steps: u64,
+    /// Steps that were to be taken.
+    pub num_steps: u64,
+    /// The loss before each step.
+    pub losses: Vec<f64>,
+    /// The gradient norm of each step.
+    pub grad_norms: Vec<f64>,
+    /// The loss on the evaluation data, at the start and at the end.
+    pub eval_losses: Vec<f64>,
+    /// Memory by phase, in order of their first beginning.
+    pub phases: Vec<PhaseRecord>,
+    /// Each rank's tokens and memory.
+    pub ranks: Vec<RankOutcome>,
+}
+
+/// Plans and runs the job.
+pub fn run(job: &TrainJob<'_>) -> Result<Outcome, TrainError> {
+    let settings = job.settings;
+    settings.check()?;
+    let max_positions = job.model.spec.max_positions;
+    if settings.seq > max_positions {
+        return Err(TrainError::TooLong {
+            seq: settings.seq,
+            max_positions,
+        });
+    }
+    let schedule = Schedule::new(job)?;
+    let plan = schedule.plan(job)?;
+    let metrics = Metrics::create(&job.out.join("run/metrics.jsonl"))?;
+    let report = Report::new(job.observer, &metrics);
+    report.event(&Event::Start {
+        num_parameters: job.model.spec.num_parameters(),
+        ranks: settings.ranks,
+        threads: settings.threads_per_rank(job.num_cores),
+        recipe: settings.recipe.clone(),
+        num_steps: schedule.num_steps,
+        num_rows: schedule.num_rows,
+        seq: settings.seq,
+        flops: plan.ranks[0].arena.flops,
+    })?;
+    let world = Threads::of(schedule.world_size);
+    let ranks = run_threads(world, |group| {
+        rank::train(job, &schedule, &plan, &group, &report)
+    })
+    .map_err(|failure| rank_error(failure, settings.ranks))?;
+    Ok(outcome(ranks, schedule.num_steps))
+}
+
+/// Which rows each step takes, and how they are computed.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    pub(crate) world_size: NonZeroUsize,
+    pub(crate) num_threads: usize,
+    pub(crate) batches: BatchPlan,
+    pub(crate) num_steps: u64,
+    pub(crate) num_rows: u64,
+    pub(crate) num_eval_rows: u64,
+    pub(crate) learning_rate: LearningRate,
+    pub(crate) export: ExportPlan,
+    pub(crate) other_files: Vec<PathBuf>,
+}
+
+impl Schedule {
+    fn new(job: &TrainJob<'_>) -> Result<Self, TrainError> {
+        let settings = job.settings;
+        let rows = Rows::open(job.rows)?;
+        if rows.counts().targets == 0 {
+            return Err(TrainError::NoTargets);
+        }
+        let (num_rows, global_batch) = (rows.num_rows(), settings.global_batch as u64);
+        let length = settings.run_length()?;
+        let num_steps = num_steps(length, num_rows, global_batch, settings.seq as u64)?;
+        let num_eval_rows = match job.eval_rows {
+            Some(path) => Rows::open(path)?.num_rows(),
+            None => 0,
+        };
+        let max_file_bytes = settings.max_file_size * 1_000_000;
+        Ok(Self {
+            world_size: NonZeroUsize::new(settings.ranks).expect("settings were checked"),
+            num_threads: settings.threads_per_rank(job.num_cores),
+            learning_rate: LearningRate::new(settings, num_steps),
+            batches: BatchPlan::new(num_rows, global_batch)?,
+            num_steps,
+            num_rows,
+            num_eval_rows,
+            export: ExportPlan::new(&job.sources.exported(job.folder), max_file_bytes)?,
+            other_files: job.folder.other_files()?,
+        })
+    }
+
+    /// The different sizes that steps have: whole batches, and what an epoch
+    /// leaves over.
+    fn batch_sizes(&self, global_batch: u64) -> Vec<u64> {
+        let whole = global_batch.min(self.num_rows);
+        let rest = self.num_rows % global_batch;
+        if rest == 0 || whole < global_batch {
+            vec![whole]
+        } else {
+            vec![whole, rest]
+        }
+    }
+
+    fn plan(&self, job: &TrainJob<'_>) -> Result<Plan, TrainError> {
+        let settings = job.settings;
+        let steps = self.batch_sizes(settings.global_batch as u64);
+        let steps = steps.into_iter().map(|num_rows| {
+            let ranks = 0..settings.ranks;
+            ranks
+                .map(|rank| {
+                    let rows = deal_rows(0..num_rows, settings.ranks, rank);
+                    row_counts(&micro_batches(rows, settings.micro_batch))
+                })
+                .collect()
+        });
+        let evals = (0..settings.ranks).map(|rank| {
+            let rows = deal_rows(0..self.num_eval_rows, settings.ranks, rank);
+            let mut counts = row_counts(&micro_batches(rows, settings.micro_batch));
+            counts.dedup();
+            counts
+        });
+        Ok(Plan::new(&Job {
+            model: job.model,
+            recipe: settings.recipe()?,
+            world_size: self.world_size,
+            num_threads: self.num_threads,
+            seq: settings.seq,
+            steps: steps.collect(),
+            evals: evals.collect(),
+            clip: settings.clip(0.0),
+            logits_room_bytes: settings.logits_room << 20,
+        }))
+    }
+}
+
+/// Rows of each micro-batch.
+fn row_counts(batches: &[std::ops::Range<u64>]) -> Vec<usize> {
+    let counts = batches.iter().map(|rows| rows.end - rows.start);
+    counts
+        .map(|count| usize::try_from(count).expect("a micro-batch fits in memory"))
+        .collect()
+}
+
+fn rank_error(failure: RankFailure<TrainError>, world_size: usize) -> TrainError {
+    match failure {
+        RankFailure::Failed { rank, source } => TrainError::Rank {
+            rank,
+            world_size,
+            source: Box::new(source),
+        },
+        RankFailure::Panicked { rank, message } | RankFailure::Ended { rank, message } => {
+            TrainError::Panicked { rank, message }
+        }
+        RankFailure::NotStarted { rank, source } => TrainError::System {
+            what: format!("a thread for rank {rank}"),
+            source,
+        },
+        _ => unreachable!("all variants are named"),
+    }
+}
+
+/// Rank 0 speaks for all of what all know.
+fn outcome(mut ranks: Vec<RankOutcome>, num_steps: u64) -> Outcome {
+    let first = &mut ranks[0];
+    Outcome {
+        steps: first.losses.len() as u64,
+        num_steps,
+        losses: std::mem::take(&mut first.losses),
+        grad_norms: std::mem::take(&mut first.grad_norms),
+        eval_losses: std::mem::take(&mut first.eval_losses),
+        phases: std::mem::take(&mut first.phases),
+        ranks,
+    }
+}

@@ -1,0 +1,304 @@
+//! What a user can set of a training run.
+//!
+//! Plain values with defaults, as read from a file or from flags; [`Settings::check`]
+//! refuses what cannot be.
+
+use data::RunLength;
+use serde::{Deserialize, Serialize};
+
+/// The settings of a run. Every field is a key of the TOML file and a flag.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Settings {
+    /// Optimizer steps; 0 only loads and writes the model again.
+    pub steps: Option<u64>,
+    /// Passes over the data, where `steps` and `tokens` are not given.
+    pub epochs: Option<f64>,
+    /// Tokens to train on, where `steps` is not given.
+    pub tokens: Option<u64>,
+    /// Tokens of a sequence.
+    pub seq: usize,
+    /// Sequences that a rank computes at once.
+    pub micro_batch: usize,
+    /// Sequences of a step, over all ranks.
+    pub global_batch: usize,
+    /// Peak learning rate.
+    pub lr: f64,
+    /// How the learning rate falls after warm-up.
+    pub schedule: ScheduleKind,
+    /// Steps over which the learning rate rises to its peak.
+    pub warmup: u64,
+    /// Decoupled weight decay.
+    pub weight_decay: f64,
+    /// Which parameters decay.
+    pub weight_decay_on: DecayOn,
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// How gradients are kept to a norm.
+    pub clip: ClipMode,
+    /// The largest gradient norm that is left as it is.
+    pub clip_norm: f64,
+    /// Seed of the order of the data.
+    pub seed: u64,
+    /// The precision set: `f32` or `bf16`.
+    pub recipe: String,
+    /// What the backward makes again instead of keeping: `full`.
+    pub recompute: String,
+    /// Ranks on this host.
+    pub ranks: usize,
+    /// Threads of each rank; 0 shares out the cores.
+    pub threads: usize,
+    /// Data to evaluate on.
+    pub eval: Option<String>,
+    /// Steps between evaluations; 0 evaluates at the start and the end only.
+    pub eval_every: u64,
+    /// Steps between checkpoints; 0 saves at the end only.
+    pub save_every: u64,
+    /// MiB that the head may hold in logits between its two passes.
+    pub logits_room: u64,
+    /// MB (10^6 bytes) after which a weight file is followed by the next.
+    pub max_file_size: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            steps: None,
+            epochs: None,
+            tokens: None,
+            seq: 512,
+            micro_batch: 1,
+            global_batch: 8,
+            lr: 2e-5,
+            schedule: ScheduleKind::Cosine,
+            warmup: 0,
+            weight_decay: 0.0,
+            weight_decay_on: DecayOn::Matrices,
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            clip: ClipMode::Exact,
+            clip_norm: 1.0,
+            seed: 0,
+            recipe: "bf16".to_owned(),
+            recompute: "full".to_owned(),
+            ranks: 1,
+            threads: 0,
+            eval: None,
+            eval_every: 0,
+            save_every: 0,
+            logits_room: 64,
+            max_file_size: 5000,
+        }
+    }
+}
+
+/// How the learning rate falls after warm-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScheduleKind {
+    /// Half a cosine, to zero.
+    Cosine,
+    /// A line, to zero.
+    Linear,
+    /// Not at all.
+    Constant,
+}
+
+/// Which parameters decay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DecayOn {
+    /// All matrices; norms and biases do not.
+    Matrices,
+    /// Every parameter.
+    All,
+}
+
+/// How gradients are kept to a norm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClipMode {
+    /// Not at all.
+    Off,
+    /// By this step's norm; gradient shards are kept until it is known.
+    Exact,
+    /// By the previous step's norm; keeps nothing.
+    Previous,
+}
+
+/// A setting that cannot be.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// A value outside its range.
+    #[error("setting `{key}`: expected {expected}, found {found}")]
+    OutOfRange {
+        /// The setting.
+        key: &'static str,
+        /// What it may be.
+        expected: &'static str,
+        /// What it is.
+        found: String,
+    },
+    /// Two settings that say the same in different ways.
+    #[error("settings `{first}` and `{second}` both say how long to train, give one")]
+    TwoLengths {
+        /// The one.
+        first: &'static str,
+        /// The other.
+        second: &'static str,
+    },
+    /// A recipe that there is not.
+    #[error("setting `recipe`")]
+    Recipe(#[from] plan::UnknownRecipe),
+}
+
+impl Settings {
+    /// Refuses settings that cannot be, naming the first.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        let positive = |key, value: usize| {
+            require(value > 0, key, "at least 1", value)
+        };
+        positive("seq", self.seq)?;
+        positive("micro-batch", self.micro_batch)?;
+        positive("global-batch", self.global_batch)?;
+        positive("ranks", self.ranks)?;
+        require(self.ranks <= 1024, "ranks", "at most 1024", self.ranks)?;
+        require(self.threads <= 1024, "threads", "at most 1024", self.threads)?;
+        let finite = |key, value: f64| {
+            let ok = value.is_finite() && value >= 0.0;
+            require(ok, key, "a finite number, at least 0", value)
+        };
+        finite("lr", self.lr)?;
+        finite("weight-decay", self.weight_decay)?;
+        finite("eps", self.eps)?;
+        finite("clip-norm", self.clip_norm)?;
+        let below_one = |key, value: f64| {
+            require((0.0..1.0).contains(&value), key, "in [0, 1)", value)
+        };
+        below_one("beta1", self.beta1)?;
+        below_one("beta2", self.beta2)?;
+        let full = self.recompute == "full";
+        require(full, "recompute", "`full`", format!("`{}`", self.recompute))?;
+        self.recipe()?;
+        self.run_length()?;
+        Ok(())
+    }
+
+    /// The precision set.
+    pub fn recipe(&self) -> Result<plan::Recipe, SettingsError> {
+        Ok(self.recipe.parse::<plan::Recipe>()?)
+    }
+
+    /// When the run ends: one epoch, unless said otherwise.
+    pub fn run_length(&self) -> Result<RunLength, SettingsError> {
+        let said = [
+            ("steps", self.steps.map(RunLength::Steps)),
+            ("epochs", self.epochs.map(RunLength::Epochs)),
+            ("tokens", self.tokens.map(RunLength::Tokens)),
+        ];
+        let mut said = said
+            .into_iter()
+            .filter_map(|(key, length)| length.map(|length| (key, length)));
+        let Some((first, length)) = said.next() else {
+            return Ok(RunLength::Epochs(1.0));
+        };
+        match said.next() {
+            Some((second, _)) => Err(SettingsError::TwoLengths { first, second }),
+            None => Ok(length),
+        }
+    }
+
+    /// Threads of each rank: what was asked for, or the cores shared out.
+    pub fn threads_per_rank(&self, num_cores: usize) -> usize {
+        match self.threads {
+            0 => (num_cores / self.ranks.max(1)).max(1),
+            threads => threads,
+        }
+    }
+
+    /// The clipping of a step after one with the given norm.
+    pub fn clip(&self, previous_norm: f64) -> model::Clip {
+        let max_norm = self.clip_norm;
+        match self.clip {
+            ClipMode::Off => model::Clip::Off,
+            ClipMode::Exact => model::Clip::Exact { max_norm },
+            ClipMode::Previous => model::Clip::Previous {
+                max_norm,
+                previous_norm,
+            },
+        }
+    }
+}
+
+fn require(
+    holds: bool,
+    key: &'static str,
+    expected: &'static str,
+    found: impl ToString,
+) -> Result<(), SettingsError> {
+    if holds {
+        return Ok(());
+    }
+    Err(SettingsError::OutOfRange {
+        key,
+        expected,
+        found: found.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_allowed_and_train_one_epoch() {
+        assert_eq!(Settings::default().check(), Ok(()));
+        assert_eq!(
+            Settings::default().run_length(),
+            Ok(RunLength::Epochs(1.0))
+        );
+    }
+
+    #[test]
+    fn two_lengths_are_refused_by_name() {
+        let settings = Settings {
+            steps: Some(3),
+            tokens: Some(10),
+            ..Settings::default()
+        };
+        assert_eq!(
+            settings.check(),
+            Err(SettingsError::TwoLengths {
+                first: "steps",
+                second: "tokens"
+            })
+        );
+    }
+
+    #[test]
+    fn a_rank_has_at_least_one_thread() {
+        let settings = Settings {
+            ranks: 8,
+            ..Settings::default()
+        };
+        assert_eq!(settings.threads_per_rank(2), 1);
+    }
+
+    #[test]
+    fn nan_is_not_a_learning_rate() {
+        let settings = Settings {
+            lr: f64::NAN,
+            ..Settings::default()
+        };
+        assert!(matches!(
+            settings.check(),
+            Err(SettingsError::OutOfRange { key: "lr", .. })
+        ));
+    }
+}

@@ -1,0 +1,168 @@
+//! A rank's side of a step: the window where weights are gathered, the process
+//! group where gradients meet, the optimizer that updates the rank's shard.
+
+use comm::{ProcessGroup, ReduceOp, Unsharded, Window, WindowLayout};
+use kernels::{Cpu, Device, Segment, Weight};
+use model::{Exchange, Gathered};
+use plan::{Formats, SlotLayout};
+use shard::Sharding;
+use tensor::{Account, Ledger, Reservation};
+
+use crate::{Optimizer, TrainError};
+
+/// One rank among others.
+#[derive(Debug)]
+pub struct RankWorld<'a> {
+    pub(crate) group: &'a ProcessGroup,
+    pub(crate) device: &'a Cpu,
+    pub(crate) sharding: &'a Sharding,
+    pub(crate) formats: &'a Formats,
+    pub(crate) window: Window,
+    /// Absent where nothing is trained.
+    pub(crate) optimizer: Option<Optimizer>,
+    /// Where parts lie: `[bucket][rank]`.
+    pub(crate) layouts: Vec<Vec<SlotLayout>>,
+    _weights: Reservation,
+}
+
+impl<'a> RankWorld<'a> {
+    /// Opens the window for this rank's planes.
+    pub fn new(
+        group: &'a ProcessGroup,
+        device: &'a Cpu,
+        sharding: &'a Sharding,
+        formats: &'a Formats,
+        optimizer: Option<Optimizer>,
+        ledger: &Ledger,
+    ) -> Result<Self, TrainError> {
+        let world_size = group.world().world_size();
+        let layouts: Vec<Vec<SlotLayout>> = sharding
+            .buckets
+            .iter()
+            .map(|bucket| {
+                let ranks = 0..world_size;
+                ranks
+                    .map(|rank| SlotLayout::new(bucket, rank, formats))
+                    .collect()
+            })
+            .collect();
+        let slots: Vec<Vec<usize>> = layouts
+            .iter()
+            .map(|ranks| ranks.iter().map(|layout| layout.num_bytes).collect())
+            .collect();
+        let own = layouts
+            .iter()
+            .map(|ranks| ranks[group.world().rank()].num_bytes as u64);
+        let weights = ledger.reserve(Account::Weights, own.sum())?;
+        Ok(Self {
+            group,
+            device,
+            sharding,
+            formats,
+            window: group.window(&WindowLayout { slots })?,
+            optimizer,
+            layouts,
+            _weights: weights,
+        })
+    }
+
+    /// This rank's layout of a bucket.
+    pub(crate) fn own_layout(&self, bucket: usize) -> &SlotLayout {
+        &self.layouts[bucket][self.group.world().rank()]
+    }
+}
+
+/// A bucket's whole weights, read where their owners hold them.
+#[derive(Debug)]
+pub struct GatheredBucket<'a> {
+    unsharded: Unsharded<'a>,
+    sharding: &'a Sharding,
+    formats: &'a Formats,
+    layouts: &'a [SlotLayout],
+    bucket: usize,
+}
+
+impl Exchange<Cpu> for RankWorld<'_> {
+    type Error = TrainError;
+    type Gathered<'b>
+        = GatheredBucket<'b>
+    where
+        Self: 'b;
+
+    fn sharding(&self) -> &Sharding {
+        self.sharding
+    }
+
+    fn rank(&self) -> usize {
+        self.group.world().rank()
+    }
+
+    fn unshard(&self, bucket: usize) -> Result<GatheredBucket<'_>, TrainError> {
+        Ok(GatheredBucket {
+            unsharded: self.window.unshard(bucket)?,
+            sharding: self.sharding,
+            formats: self.formats,
+            layouts: &self.layouts[bucket],
+            bucket,
+        })
+    }
+
+    fn reduce_scatter(
+        &self,
+        bucket: usize,
+        gradient: Option<&<Cpu as Device>::Buffer>,
+        shard: &mut <Cpu as Device>::Buffer,
+    ) -> Result<(), TrainError> {
+        let runs = self.sharding.buckets[bucket].runs.iter();
+        let ranges: Vec<_> = runs.map(|run| run.elements.clone()).collect();
+        let contribution = gradient.map(|gradient| gradient.as_slice());
+        let out = shard.as_mut_slice();
+        self.group
+            .reduce_scatter_f32(contribution, &ranges, out, "gradient")?;
+        Ok(())
+    }
+
+    fn all_reduce(&self, values: &mut [f64], name: &'static str) -> Result<(), TrainError> {
+        self.group.all_reduce_f64(values, ReduceOp::Sum, name)?;
+        Ok(())
+    }
+
+    fn update(
+        &mut self,
+        bucket: usize,
+        shard: &<Cpu as Device>::Buffer,
+        grad_scale: f32,
+    ) -> Result<(), TrainError> {
+        let rank = self.group.world().rank();
+        let mut slot = self.window.own_mut(bucket)?;
+        if let Some(optimizer) = &mut self.optimizer {
+            let layout = &self.layouts[bucket][rank];
+            optimizer.update(self.device, bucket, layout, &mut slot, shard, grad_scale);
+        }
+        Ok(())
+    }
+}
+
+impl Gathered<Cpu> for GatheredBucket<'_> {
+    fn weight(&self, slice: usize) -> Weight<&[u8]> {
+        let bucket = &self.sharding.buckets[self.bucket];
+        let shape = &bucket.slices[slice];
+        let mut segments = Vec::new();
+        let mut at = 0;
+        for (rank, run) in bucket.runs.iter().enumerate() {
+            let places = run.parts.iter().zip(&self.layouts[rank].parts);
+            for (part, place) in places.filter(|(part, _)| part.slice == slice) {
+                let rows = at..at + part.rows.len();
+                at = rows.end;
+                let bytes = &self.unsharded.part(rank)[place.clone()];
+                segments.push(Segment { rows, bytes });
+            }
+        }
+        Weight {
+            rows: shape.rows.len(),
+            cols: shape.cols,
+            format: self.formats.of(bucket.unit, shape.tensor),
+            segments,
+        }
+    }
+}
