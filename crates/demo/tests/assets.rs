@@ -101,6 +101,22 @@ fn every_special_token_is_one_id_that_the_configs_name() {
 }
 
 #[test]
+fn the_model_has_as_many_parameters_as_the_readme_says() {
+    let config = json("config.json");
+    let size = |key: &str| config[key].as_u64().unwrap();
+    let (hidden, inner, head) = (
+        size("hidden_size"),
+        size("intermediate_size"),
+        size("head_dim"),
+    );
+    let q = size("num_attention_heads") * head;
+    let kv = size("num_key_value_heads") * head;
+    let block = hidden * (2 * q + 2 * kv + 3 * inner + 2);
+    let all = size("vocab_size") * hidden + size("num_hidden_layers") * block + hidden;
+    assert_eq!(all, 2_607_552);
+}
+
+#[test]
 fn the_roles_of_a_chat_are_one_token_each() {
     let tokenizer = tokenizer();
     for role in [Role::User, Role::Assistant] {

@@ -11,6 +11,12 @@ use crate::prepare::prepare;
 use crate::settings::settings_to_toml;
 use crate::{DEMO, Error, OpenModel};
 
+/// Prepared rows in the run folder, there while it runs.
+const ROWS: &str = "rows";
+const EVAL_ROWS: &str = "eval-rows";
+/// A run that has these has begun.
+const METRICS: &str = "metrics.jsonl";
+
 /// What to train, on what, and where the result goes.
 #[derive(Clone, Copy)]
 pub struct TrainOptions<'a> {
@@ -38,22 +44,65 @@ impl std::fmt::Debug for TrainOptions<'_> {
     }
 }
 
+/// Tokens of an answer of the demo at most.
+pub const DEMO_ANSWER_TOKENS: usize = demo::SETTINGS.max_new_tokens;
+
+/// How the demo trains when nobody says otherwise.
+pub fn demo_settings() -> Settings {
+    let demo = demo::SETTINGS;
+    Settings {
+        steps: Some(demo.steps),
+        seq: demo.seq,
+        micro_batch: demo.micro_batch,
+        global_batch: demo.global_batch,
+        lr: demo.lr,
+        warmup: demo.warmup,
+        weight_decay: demo.weight_decay,
+        eval_every: demo.eval_every,
+        ..Settings::default()
+    }
+}
+
+/// Questions whose answers before and after training show what the demo learned.
+pub fn demo_questions() -> Vec<&'static str> {
+    let more = demo::MORE_PROMPTS.iter().take(2).copied();
+    std::iter::once(demo::PROMPT).chain(more).collect()
+}
+
+/// Refuses an output folder that holds anything.
+pub fn check_out(out: &Path) -> Result<(), Error> {
+    Ok(checkpoint::check_out_dir(out)?)
+}
+
 /// Trains and writes the model to the top of `out`.
 pub fn train_model(options: TrainOptions<'_>) -> Result<Outcome, Error> {
     let TrainOptions { out, settings, .. } = options;
     settings.check().map_err(train::TrainError::from)?;
     let opened = OpenModel::open(options.model)?;
-    checkpoint::check_out_dir(out)?;
+    check_out(out)?;
+    let leftovers = Leftovers {
+        out,
+        made_out: !out.exists(),
+    };
+    let outcome = prepare_and_run(&options, &opened);
+    if outcome.is_err() {
+        leftovers.clear();
+    }
+    outcome
+}
+
+fn prepare_and_run(options: &TrainOptions<'_>, opened: &OpenModel) -> Result<Outcome, Error> {
+    let &TrainOptions { out, settings, .. } = options;
     let run = out.join("run");
     fs::create_dir_all(&run).map_err(Error::file("create", &run))?;
     write(&run_path(out, "config.toml"), &settings_to_toml(settings))?;
 
-    let data = Inputs::of(&options)?;
-    let rows = run_path(out, "rows");
-    prepare(&opened, &data.train, settings.seq, settings.seed, &rows)?;
-    let eval_rows = run_path(out, "eval-rows");
+    let data = Inputs::of(options)?;
+    let rows = run_path(out, ROWS);
+    prepare(opened, &data.train, settings.seq, settings.seed, &rows)?;
+    let eval_rows = run_path(out, EVAL_ROWS);
     if let Some(eval) = &data.eval {
-        prepare(&opened, eval, settings.seq, settings.seed, &eval_rows)?;
+        prepare(opened, eval, settings.seq, settings.seed, &eval_rows)?;
     }
     let outcome = train::run(&TrainJob {
         folder: &opened.folder,
@@ -73,6 +122,30 @@ pub fn train_model(options: TrainOptions<'_>) -> Result<Outcome, Error> {
         }
     }
     Ok(outcome)
+}
+
+/// What a failed run leaves in its folder.
+struct Leftovers<'a> {
+    out: &'a Path,
+    made_out: bool,
+}
+
+impl Leftovers<'_> {
+    /// Removes the prepared rows, and all there is of a run that never began, so
+    /// that the same command can be given again. What cannot be removed stays:
+    /// the error that led here is the one to report.
+    fn clear(&self) {
+        for rows in [ROWS, EVAL_ROWS] {
+            drop(fs::remove_file(run_path(self.out, rows)));
+        }
+        if !run_path(self.out, METRICS).exists() {
+            drop(fs::remove_dir_all(self.out.join("run")));
+            if self.made_out {
+                // Fails unless empty, as it should.
+                drop(fs::remove_dir(self.out));
+            }
+        }
+    }
 }
 
 /// The data files of a run.

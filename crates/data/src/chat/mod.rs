@@ -6,6 +6,7 @@
 //! and dictionary methods work. `{% generation %}` markers are read and have no
 //! effect: which tokens count is found without them, see [`Rendered`].
 
+mod date;
 mod python;
 mod turns;
 
@@ -76,7 +77,7 @@ impl ChatTemplate {
         environment.add_function("raise_exception", raise_exception);
         let now = SystemTime::now();
         environment.add_function("strftime_now", move |format: &str| {
-            python::strftime(now, format)
+            date::strftime(now, format)
         });
         for (global, text) in [
             ("bos_token", &texts.bos),

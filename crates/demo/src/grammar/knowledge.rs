@@ -287,7 +287,7 @@ fn sound(rng: &mut Rng) -> Pair {
 const USES: &[(&str, &str)] = &[
     ("an umbrella", "stay dry in the rain"),
     ("a lamp", "see in the dark"),
-    ("a bed", "sleep"),
+    ("a bed", "rest at night"),
     ("a knife", "cut bread"),
     ("a key", "open a door"),
     ("a boat", "cross the water"),

@@ -3,9 +3,12 @@
 //! Threads share the output, not the inner dimension, so that no sum is split
 //! between threads: forward by output features, dgrad by input features, wgrad
 //! by whichever is larger. Each thread decodes what it needs of a bf16 weight
-//! into a panel of its own and never waits for another. Measured against the
-//! `gemm` crate's own threads, two threads, 512 and 2048 tokens, 576 x 1536 and
-//! the like: within 3 % or faster, up to a quarter for small outputs.
+//! into a panel of its own and never waits for another.
+//!
+//! Measured beside the `gemm` crate's own threads (2 threads, the layers of a
+//! 135M model, a limit of about 300 GFLOP/s): dgrad of 512 tokens and 7168 rows
+//! 303 for 245, wgrad of 2048 tokens and 192 rows 263 for 192, elsewhere within
+//! a tenth either way.
 
 use std::ops::Range;
 

@@ -160,13 +160,7 @@ impl<'a> MatrixMut<'a> {
             rows: self.rows - at,
             ..self
         };
-        (
-            Self {
-                rows: at,
-                ..rest.copy_at(self.start)
-            },
-            rest,
-        )
+        (Self { rows: at, ..self }, rest)
     }
 
     /// The first `at` columns, and the others.
@@ -177,18 +171,7 @@ impl<'a> MatrixMut<'a> {
             cols: self.cols - at,
             ..self
         };
-        (
-            Self {
-                cols: at,
-                ..rest.copy_at(self.start)
-            },
-            rest,
-        )
-    }
-
-    /// Only for the two splits, which set disjoint sizes.
-    fn copy_at(&self, start: *mut f32) -> Self {
-        Self { start, ..*self }
+        (Self { cols: at, ..self }, rest)
     }
 
     /// Blocks of `rows` rows, the last may be smaller.
@@ -282,4 +265,73 @@ pub(super) fn matmul(y: &mut MatrixMut<'_>, adds: bool, factor: f32, a: Matrix<'
 
 fn stride(elements: usize) -> isize {
     isize::try_from(elements).expect("a stride inside a slice")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whole numbers, so that every order of a sum gives the same.
+    fn numbers(len: usize) -> Vec<f32> {
+        (0..len)
+            .map(|index| (index * 7 % 11) as f32 - 5.0)
+            .collect()
+    }
+
+    #[test]
+    fn blocks_written_by_themselves_make_the_whole_product() {
+        let (m, n, k, stride) = (7, 10, 5, 13);
+        let (a, b) = (numbers(m * k), numbers(n * k));
+        let mut y = vec![100.0; m * stride];
+        for (row, block) in MatrixMut::new(&mut y, m, n, stride)
+            .row_chunks(3)
+            .into_iter()
+            .enumerate()
+        {
+            for (col, mut block) in block.col_chunks(4).into_iter().enumerate() {
+                let rows = 3 * row..3 * row + block.num_rows();
+                let cols = 4 * col..4 * col + block.num_cols();
+                let a = Matrix::new(&a, m, k, k).rows(rows);
+                let b = Matrix::new(&b, n, k, k).transposed().cols(cols);
+                matmul(&mut block, true, 2.0, a, b);
+            }
+        }
+        for (index, &found) in y.iter().enumerate() {
+            let (row, col) = (index / stride, index % stride);
+            let product = |at: usize| a[row * k + at] * b[col * k + at];
+            let expected = if col < n {
+                (0..k).map(product).sum()
+            } else {
+                0.0
+            };
+            assert!(
+                (found - (100.0 + 2.0 * expected)).abs() < 1e-3,
+                "{row} {col}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_block_of_a_block_writes_only_its_own_elements() {
+        let mut data = vec![0.0; 20];
+        let mut whole = MatrixMut::new(&mut data, 4, 5, 5);
+        whole.block(1..4, 1..5).block(0..2, 2..4).fill(1.0);
+        let ones = data.iter().enumerate().filter(|(_, x)| **x > 0.0);
+        assert_eq!(
+            ones.map(|(index, _)| index).collect::<Vec<_>>(),
+            [8, 9, 13, 14]
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "the matrix lies in its data")]
+    fn a_matrix_longer_than_its_data_panics() {
+        let _ = Matrix::new(&[0.0; 11], 3, 4, 4);
+    }
+
+    #[test]
+    #[should_panic(expected = "rows do not overlap")]
+    fn overlapping_rows_are_not_writable() {
+        let _ = MatrixMut::new(&mut [0.0; 11], 3, 4, 3);
+    }
 }

@@ -38,3 +38,25 @@ fn lanes(mut workspace: &mut [f32], lane_len: usize, num_lanes: usize) -> Vec<&m
     }
     lanes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_is_done_once_with_a_lane_of_its_own() {
+        for (num_tasks, num_lanes) in [(0, 1), (1, 3), (5, 2), (40, 3)] {
+            let mut done = vec![0; num_tasks];
+            let tasks: Vec<_> = done.iter_mut().collect();
+            let mut workspace = vec![0.0; 8 * num_lanes];
+            run(tasks, &mut workspace, num_lanes, |task, scratch| {
+                assert_eq!(scratch.len(), 8);
+                *task += 1;
+                scratch[0] += 1.0;
+            });
+            assert_eq!(done, vec![1; num_tasks]);
+            let taken: f32 = workspace.iter().sum();
+            assert!((taken - num_tasks as f32).abs() < 0.5);
+        }
+    }
+}

@@ -165,7 +165,7 @@ pub(super) const STUCK: Plot = Plot {
                 "\"I know what to do,\" said {hero}, and {he} found {a tool}.",
             ],
             &[ask(
-                &["What did {hero} use?", "What did {hero} get?"],
+                &["What did {hero} use?", "What did {hero} need for the cart?"],
                 "{hero} used {a tool}.",
             )],
         ),

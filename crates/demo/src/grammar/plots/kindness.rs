@@ -292,7 +292,7 @@ pub(super) const SICK: Plot = Plot {
             "cheer",
             "sang a song|told a story|read a book|played a song",
         ),
-        ("after", "lake|beach|park|forest|meadow|hill"),
+        ("place", "lake|beach|park|forest|meadow|hill"),
     ]],
     steps: &[
         always(
@@ -351,15 +351,15 @@ pub(super) const SICK: Plot = Plot {
         ),
         always(
             &[
-                "The next morning {friend} was well again, and they went to the {after}.",
-                "After two days {friend} was well, and they played together at the {after}.",
+                "The next morning {friend} was well again, and they went to the {place}.",
+                "After two days {friend} was well, and they played together {at}.",
             ],
             &[ask(
                 &[
                     "Where did they go when {friend} was well?",
                     "Where were they at the end?",
                 ],
-                "They went to the {after}.",
+                "They went to the {place}.",
             )],
         ),
     ],
