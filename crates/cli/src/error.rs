@@ -42,9 +42,11 @@ impl CliError {
 
 /// The error and its sources in one line, none said twice.
 pub(crate) fn one_line(error: &dyn Error) -> String {
-    let chain = std::iter::successors(Some(error), |error| error.source());
     let mut parts: Vec<String> = Vec::new();
-    for part in chain.map(|error| fold(&error.to_string())) {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        next = error.source();
+        let part = fold(&error.to_string());
         let is_new = parts.last().is_none_or(|last| !last.ends_with(&part));
         if is_new {
             parts.push(part);

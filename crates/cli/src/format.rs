@@ -84,13 +84,18 @@ mod tests {
         let sizes = [0, 1023, 1024, 1_048_575, 1 << 20, 3 << 29, 5 << 40].map(size);
         assert_eq!(
             sizes,
-            ["0 B", "1023 B", "1.0 KiB", "1.0 MiB", "1.0 MiB", "1.5 GiB", "5.0 TiB"]
+            [
+                "0 B", "1023 B", "1.0 KiB", "1.0 MiB", "1.0 MiB", "1.5 GiB", "5.0 TiB"
+            ]
         );
     }
 
     #[test]
     fn thousands_stand_apart() {
-        assert_eq!([7, 999, 1000, 1_234_567].map(count), ["7", "999", "1,000", "1,234,567"]);
+        assert_eq!(
+            [7, 999, 1000, 1_234_567].map(count),
+            ["7", "999", "1,000", "1,234,567"]
+        );
         assert_eq!(counted(1, "rank"), "1 rank");
         assert_eq!(counted(0, "rank"), "0 ranks");
     }

@@ -28,7 +28,9 @@ pub(crate) fn bytes(what: &'static str, num_bytes: Option<u64>) -> ProgressBar {
         None => ProgressBar::no_length(),
     };
     let look = match num_bytes {
-        Some(_) => "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}",
+        Some(_) => {
+            "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}"
+        }
         None => "{spinner} {msg} {binary_bytes} {binary_bytes_per_sec}",
     };
     bar.with_message(what).with_style(style(look))

@@ -8,7 +8,16 @@ fn main() {
     println!("{:?} {:?}", t.elapsed(), l.row(7)[..8].to_vec());
     std::fs::write("/tmp/l.npy", l.to_npy()).unwrap();
     let t = std::time::Instant::now();
-    let g = nestling::generate(Path::new(&args[1]), nestling::Prompt::Chat("What is the capital of France?"),
-        nestling::GenerateOptions{max_tokens: 40, sampling: nestling::Sampling::default(), threads: 2}, &|t| print!("{t}")).unwrap();
+    let g = nestling::generate(
+        Path::new(&args[1]),
+        nestling::Prompt::Chat("What is the capital of France?"),
+        nestling::GenerateOptions {
+            max_tokens: 40,
+            sampling: nestling::Sampling::default(),
+            threads: 2,
+        },
+        &|t| print!("{t}"),
+    )
+    .unwrap();
     println!("\n{:?} {:?}", t.elapsed(), g.new_ids);
 }

@@ -80,8 +80,10 @@ pub fn generate(
         prompt_tokens: prompt_ids.len(),
         max_tokens: total,
     }];
-    let (new_ids, text, finish) =
-        with_model(&opened.inference(options.threads), &works, |device, world| {
+    let (new_ids, text, finish) = with_model(
+        &opened.inference(options.threads),
+        &works,
+        |device, world| {
             let model = &opened.model;
             let mut caches = Cache::for_blocks(device, model, total)?;
             let mut logits = vec![0.0; model.spec.vocab];
@@ -103,7 +105,8 @@ pub fn generate(
             }
             answer.say(stream.finish()?, on_text);
             Ok((answer.ids, answer.text, finish))
-        })?;
+        },
+    )?;
     Ok(Generated {
         prompt_ids,
         new_ids,

@@ -73,7 +73,10 @@ pub fn init(
 /// The shape and the text of its `config.json`.
 fn shape(preset: &str) -> Result<(ModelSpec, String), Error> {
     let path = Path::new(preset);
-    if path.extension().is_some_and(|extension| extension == "json") {
+    if path
+        .extension()
+        .is_some_and(|extension| extension == "json")
+    {
         let text = fs::read_to_string(path).map_err(Error::file("read", path))?;
         let spec = ModelSpec::from_config(&text).map_err(|source| Error::Config {
             path: path.to_owned(),

@@ -31,10 +31,10 @@ pub use opened::{DEMO, OpenModel};
 pub use prepare::show_sample;
 pub use sampling::Sampling;
 pub use settings::{SettingsTable, read_settings, settings_to_toml};
+pub use tensor::Dtype;
 pub use train::{
     Event, LedgerAccount, Outcome, PhaseRecord, RankOutcome, Settings, StepRecord, TrainError,
 };
-pub use tensor::Dtype;
 pub use train_model::{
     DEMO_ANSWER_TOKENS, TrainOptions, check_out, demo_questions, demo_settings, train_model,
 };

@@ -39,14 +39,20 @@ pub fn logits(model: &Path, ids: &[u32], threads: usize) -> Result<Logits, Error
     let works = [Work::Logits { num_tokens: rows }];
     let values = with_model(&opened.inference(threads), &works, |device, world| {
         let mut values = vec![0.0; rows * cols];
-        model::logits(device, &opened.model, world, &batch, |first_row, logits_tv| {
-            let width = device.len(logits_tv) / rows;
-            for row in 0..rows {
-                let at = row * cols + first_row;
-                let from = row * width..(row + 1) * width;
-                device.read(logits_tv, from, &mut values[at..at + width]);
-            }
-        })?;
+        model::logits(
+            device,
+            &opened.model,
+            world,
+            &batch,
+            |first_row, logits_tv| {
+                let width = device.len(logits_tv) / rows;
+                for row in 0..rows {
+                    let at = row * cols + first_row;
+                    let from = row * width..(row + 1) * width;
+                    device.read(logits_tv, from, &mut values[at..at + width]);
+                }
+            },
+        )?;
         Ok(values)
     })?;
     Ok(Logits { rows, cols, values })

@@ -22,12 +22,12 @@ pub fn read_settings(
     let mut table = to_table(defaults);
     if let Some(path) = file {
         let text = fs::read_to_string(path).map_err(Error::file("read", path))?;
-        let keys: SettingsTable = text.parse().map_err(|error: toml::de::Error| {
-            Error::BadSettings {
-                origin: Some(path.to_owned()),
-                message: in_line(&text, &error),
-            }
-        })?;
+        let keys: SettingsTable =
+            text.parse()
+                .map_err(|error: toml::de::Error| Error::BadSettings {
+                    origin: Some(path.to_owned()),
+                    message: in_line(&text, &error),
+                })?;
         refuse_unknown(path, &keys)?;
         overlay(&mut table, keys);
         parse(table.clone(), Some(path))?;
@@ -121,8 +121,14 @@ mod tests {
     #[test]
     fn an_unknown_key_is_refused_with_a_suggestion() {
         let message = read("weight_decay = 0.1", "").unwrap_err().to_string();
-        assert!(message.contains("unknown setting `weight_decay`"), "{message}");
-        assert!(message.contains("did you mean `weight-decay`?"), "{message}");
+        assert!(
+            message.contains("unknown setting `weight_decay`"),
+            "{message}"
+        );
+        assert!(
+            message.contains("did you mean `weight-decay`?"),
+            "{message}"
+        );
     }
 
     #[test]

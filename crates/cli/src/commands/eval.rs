@@ -31,10 +31,16 @@ pub(crate) struct Eval {
 impl Eval {
     pub(crate) fn run(self) -> Result<(), CliError> {
         let bar = progress::counter("rows", 0);
-        let report = evaluate(&self.model, &self.data, self.seq, self.threads, &|row, rows| {
-            bar.set_length(rows);
-            bar.set_position(row);
-        })?;
+        let report = evaluate(
+            &self.model,
+            &self.data,
+            self.seq,
+            self.threads,
+            &|row, rows| {
+                bar.set_length(rows);
+                bar.set_position(row);
+            },
+        )?;
         bar.finish_and_clear();
         if self.json {
             return print_json(&json!({
@@ -53,7 +59,10 @@ fn to_text(report: &EvalReport) -> String {
     let lines = [
         ("loss", format!("{:.6}", report.loss)),
         ("perplexity", format!("{:.4}", report.perplexity)),
-        ("targets", format!("{} tokens in {rows}", count(report.num_targets))),
+        (
+            "targets",
+            format!("{} tokens in {rows}", count(report.num_targets)),
+        ),
     ];
     let lines = lines.map(|(name, value)| vec![name.to_owned(), value]);
     table(&[Align::Left, Align::Left], &lines)

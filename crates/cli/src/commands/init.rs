@@ -74,7 +74,9 @@ impl Init {
     }
 
     fn write(&self, preset: &str, out: &Path) -> Result<(), CliError> {
-        let known = presets().into_iter().find(|line| line.name.eq_ignore_ascii_case(preset));
+        let known = presets()
+            .into_iter()
+            .find(|line| line.name.eq_ignore_ascii_case(preset));
         let num_bytes = known.map(|line| line.num_parameters * self.dtype.num_bytes());
         let bar = progress::bytes("writing", num_bytes);
         let num_parameters = init(preset, out, self.options(), &|bytes| bar.inc(bytes))?;
@@ -82,7 +84,7 @@ impl Init {
         let num_bytes = num_parameters * self.dtype.num_bytes();
         if self.json {
             return print_json(&json!({
-                "path": out,
+                "path": out.display().to_string(),
                 "num_parameters": num_parameters,
                 "num_bytes": num_bytes,
             }));

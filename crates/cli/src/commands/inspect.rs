@@ -33,7 +33,10 @@ impl Inspect {
 }
 
 fn to_text(inspection: &Inspection, lists_tensors: bool) -> String {
-    let tensors = inspection.units.iter().map(|unit| unit.tensors.len() as u64);
+    let tensors = inspection
+        .units
+        .iter()
+        .map(|unit| unit.tensors.len() as u64);
     let mut text = format!(
         "{} in {}, {}\n\n{}",
         counted(inspection.num_parameters, "parameter"),

@@ -76,7 +76,11 @@ fn print_all(logits: &nestling::Logits) -> Result<(), CliError> {
 
 /// The likeliest tokens to follow each position, as `id (logit)`.
 fn top_table(ids: &[u32], logits: &nestling::Logits) -> String {
-    let mut rows = vec![vec!["position".to_owned(), "id".to_owned(), "likeliest next".to_owned()]];
+    let mut rows = vec![vec![
+        "position".to_owned(),
+        "id".to_owned(),
+        "likeliest next".to_owned(),
+    ]];
     for (position, id) in ids.iter().enumerate() {
         let row = logits.row(position);
         let mut order: Vec<usize> = (0..row.len()).collect();

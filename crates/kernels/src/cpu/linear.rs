@@ -5,10 +5,10 @@
 //! by whichever is larger. Each thread decodes what it needs of a bf16 weight
 //! into a panel of its own and never waits for another.
 //!
-//! Measured beside the `gemm` crate's own threads (2 threads, the layers of a
-//! 135M model, a limit of about 300 GFLOP/s): dgrad of 512 tokens and 7168 rows
-//! 303 for 245, wgrad of 2048 tokens and 192 rows 263 for 192, elsewhere within
-//! a tenth either way.
+//! Measured beside the `gemm` crate's own threads (f32, 2 threads, one run, the
+//! layers of a 135M model at 512 and 2048 tokens, a limit of about 300 GFLOP/s):
+//! from a tenth slower (forward of 7168 rows, 261 for 289) to a third faster
+//! (wgrad of 2048 tokens and 192 rows, 263 for 192).
 
 use std::ops::Range;
 

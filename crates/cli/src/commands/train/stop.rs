@@ -1,0 +1,49 @@
+//! Ctrl-C: the first ends the run at the next step boundary, the second at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
+use std::thread;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
+
+use crate::error::CliError;
+
+/// Whether and by which signal the run was asked to stop.
+#[derive(Debug, Default)]
+pub(crate) struct Stop {
+    /// What the run looks at.
+    pub(crate) flag: AtomicBool,
+    signal: AtomicI32,
+}
+
+impl Stop {
+    /// Listens from here on; `on_first` is called when the first signal comes.
+    pub(crate) fn listen(on_first: impl Fn() + Send + 'static) -> Result<Arc<Self>, CliError> {
+        let failed = |source| CliError::Signals { source };
+        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
+        let stop = Arc::new(Self::default());
+        let told = Arc::clone(&stop);
+        let listener = move || {
+            for signal in signals.forever() {
+                if told.flag.swap(true, Relaxed) {
+                    // Ends the process as the signal would have; it can only
+                    // fail for signals other than the two.
+                    drop(emulate_default_handler(signal));
+                } else {
+                    told.signal.store(signal, Relaxed);
+                    on_first();
+                }
+            }
+        };
+        let named = thread::Builder::new().name("signals".to_owned());
+        named.spawn(listener).map_err(failed)?;
+        Ok(stop)
+    }
+
+    /// The exit code of a program that was ended by the signal: 130 for Ctrl-C.
+    pub(crate) fn exit_code(&self) -> u8 {
+        u8::try_from(128 + self.signal.load(Relaxed)).unwrap_or(u8::MAX)
+    }
+}
