@@ -11,7 +11,7 @@ pub(crate) fn print(text: &str) -> Result<(), CliError> {
     write_now(text).map_err(|source| CliError::Output { source })
 }
 
-/// As [`print`], for those who keep the error for later.
+/// As [`print()`], for those who keep the error for later.
 pub(crate) fn write_now(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;

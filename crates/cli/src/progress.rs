@@ -36,10 +36,10 @@ pub(crate) fn bytes(what: &'static str, num_bytes: Option<u64>) -> ProgressBar {
     bar.with_message(what).with_style(style(look))
 }
 
-/// Steps of a run, with a message of the caller's.
+/// Steps of a run: its place in the prefix, its figures in the message.
 pub(crate) fn steps(num_steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(num_steps);
-    bar.with_style(style("{wide_bar} {msg}"))
+    bar.with_style(style("{wide_bar} {prefix}\n{msg}"))
 }
 
 fn style(template: &str) -> ProgressStyle {

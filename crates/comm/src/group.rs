@@ -7,6 +7,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rayon::prelude::*;
+
 use crate::board::Call;
 use crate::hub::Seat;
 use crate::{CommError, Result, Window, WindowLayout, World, shared};
@@ -213,7 +215,8 @@ fn sum_in_order(peers: &[&[f32]], out: &mut [f32]) {
         out.fill(0.0);
         return;
     };
-    for (chunk, out) in out.chunks_mut(SUM_CHUNK_LEN).enumerate() {
+    let chunks = out.par_chunks_mut(SUM_CHUNK_LEN).enumerate();
+    chunks.for_each(|(chunk, out)| {
         let at = chunk * SUM_CHUNK_LEN..chunk * SUM_CHUNK_LEN + out.len();
         out.copy_from_slice(&first[at.clone()]);
         for peer in rest {
@@ -221,5 +224,5 @@ fn sum_in_order(peers: &[&[f32]], out: &mut [f32]) {
                 *sum += value;
             }
         }
-    }
+    });
 }

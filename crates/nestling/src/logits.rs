@@ -65,6 +65,10 @@ impl Logits {
     }
 
     /// The rows as a `.npy` file, version 1.0 (`NumPy` Enhancement Proposal 1).
+    #[expect(
+        clippy::missing_panics_doc,
+        reason = "a header of two numbers is short"
+    )]
     pub fn to_npy(&self) -> Vec<u8> {
         let mut header = format!(
             "{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}",

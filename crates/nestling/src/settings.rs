@@ -39,6 +39,7 @@ pub fn read_settings(
 }
 
 /// The settings as a file that [`read_settings`] reads back equal.
+#[expect(clippy::missing_panics_doc, reason = "plain values always have a text")]
 pub fn settings_to_toml(settings: &Settings) -> String {
     toml::to_string(settings).expect("settings are plain values")
 }

@@ -77,8 +77,8 @@ pub fn check_out(out: &Path) -> Result<(), Error> {
 /// Trains and writes the model to the top of `out`.
 pub fn train_model(options: TrainOptions<'_>) -> Result<Outcome, Error> {
     let TrainOptions { out, settings, .. } = options;
-    settings.check().map_err(train::TrainError::from)?;
     let opened = OpenModel::open(options.model)?;
+    train::check(settings, &opened.model)?;
     check_out(out)?;
     let leftovers = Leftovers {
         out,

@@ -72,13 +72,13 @@ pub(crate) struct RowTile {
 }
 
 /// Cuts one unit into buckets of row tiles. A unit without elements has none.
-pub(crate) fn cut(tensors: &[TensorShape]) -> Vec<Cut> {
+pub(crate) fn cut(tensors: &[TensorShape], bucket_bytes: usize) -> Vec<Cut> {
     let mut rest = Cut::default();
     let mut tables = Vec::new();
     for (index, tensor) in tensors.iter().enumerate() {
         let rows = if tensor.is_vector { 1 } else { tensor.rows };
         if tensor.is_table {
-            let step = table_rows(tensor.cols);
+            let step = table_rows(tensor.cols, bucket_bytes);
             for start in (0..rows).step_by(step) {
                 let mut bucket = Cut::default();
                 bucket.push(index, tensor, start..rows.min(start + step));
@@ -95,9 +95,9 @@ pub(crate) fn cut(tensors: &[TensorShape]) -> Vec<Cut> {
 }
 
 /// Rows of a table's bucket: as many whole tiles as fit, at least one.
-fn table_rows(cols: usize) -> usize {
+fn table_rows(cols: usize, bucket_bytes: usize) -> usize {
     let tile_bytes = TILE_ROWS * cols.max(1) * size_of::<f32>();
-    (BUCKET_BYTES / tile_bytes).max(1) * TILE_ROWS
+    (bucket_bytes / tile_bytes).max(1) * TILE_ROWS
 }
 
 impl Cut {

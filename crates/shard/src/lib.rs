@@ -64,12 +64,22 @@ impl Sharding {
     /// assert_eq!(second.parts[0].rows, 128..300);
     /// ```
     pub fn new(units: &[Vec<TensorShape>], world_size: NonZeroUsize) -> Self {
+        Self::with_bucket_bytes(units, world_size, BUCKET_BYTES)
+    }
+
+    /// As [`Sharding::new`], with tables cut into buckets of at most
+    /// `bucket_bytes` of f32 instead of [`BUCKET_BYTES`], yet of at least one tile.
+    pub fn with_bucket_bytes(
+        units: &[Vec<TensorShape>],
+        world_size: NonZeroUsize,
+        bucket_bytes: usize,
+    ) -> Self {
         let world_size = world_size.get();
         let mut dealt = Dealt::new(world_size);
         let mut buckets = Vec::new();
         let mut first_bucket = vec![0];
         for (unit, tensors) in units.iter().enumerate() {
-            for cut in buckets::cut(tensors) {
+            for cut in buckets::cut(tensors, bucket_bytes) {
                 let runs = dealt.deal(&cut);
                 let Cut {
                     slices,

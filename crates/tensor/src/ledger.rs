@@ -18,28 +18,23 @@ pub enum Account {
     Residuals,
     /// The optimizer's first and second moments.
     Moments,
-    /// Gradient shards that outlive their unit: a tied table's, or clip `exact`.
-    KeptGradients,
-    /// The scratch arena of a step: activations, one bucket's gradient, logits.
+    /// The scratch arena: activations, one bucket's gradient, logits, kept gradient
+    /// shards, keys and values of generated tokens.
     Arena,
     /// Bytes on their way between a file and their place.
     Staging,
-    /// Keys and values of the tokens generated so far.
-    KvCache,
     /// Token ids and masks of the batches in flight.
     Data,
 }
 
 impl Account {
     /// All accounts, in the order of reports.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 6] = [
         Self::Weights,
         Self::Residuals,
         Self::Moments,
-        Self::KeptGradients,
         Self::Arena,
         Self::Staging,
-        Self::KvCache,
         Self::Data,
     ];
 
@@ -49,10 +44,8 @@ impl Account {
             Self::Weights => "weights",
             Self::Residuals => "residuals",
             Self::Moments => "moments",
-            Self::KeptGradients => "kept gradients",
             Self::Arena => "arena",
             Self::Staging => "staging",
-            Self::KvCache => "kv cache",
             Self::Data => "data",
         }
     }

@@ -141,8 +141,19 @@ pub fn unused(krate: &Crate) -> Vec<String> {
     complaints
 }
 
-/// Each package that the build needs, with its licence expression.
-pub fn licences(tree: &Tree) -> io::Result<Vec<(String, Option<String>)>> {
+/// What a package that the build needs says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Package {
+    /// Its name.
+    pub name: String,
+    /// Its licence expression.
+    pub licence: Option<String>,
+    /// The oldest compiler that it builds with.
+    pub rust_version: Option<String>,
+}
+
+/// Each package that the build needs.
+pub fn packages(tree: &Tree) -> io::Result<Vec<Package>> {
     let host = run(tree, "rustc", &["-vV"])?;
     let host = host.lines().find_map(|line| line.strip_prefix("host: "));
     let host = host.ok_or_else(|| io::Error::other("rustc names no host"))?;
@@ -158,11 +169,10 @@ pub fn licences(tree: &Tree) -> io::Result<Vec<(String, Option<String>)>> {
     let packages = metadata["packages"].as_array().into_iter().flatten();
     let text = |value: &Value| value.as_str().map(str::to_owned);
     Ok(packages
-        .map(|package| {
-            (
-                text(&package["name"]).unwrap_or_default(),
-                text(&package["license"]),
-            )
+        .map(|package| Package {
+            name: text(&package["name"]).unwrap_or_default(),
+            licence: text(&package["license"]),
+            rust_version: text(&package["rust_version"]),
         })
         .collect())
 }

@@ -4,6 +4,8 @@
 //! layers         which crate may use which, and what the pure ones leave alone
 //! text           what a file of source looks like
 //! dependencies   which crates of others are used, why, under which licence
+//! manifests      what the packages say of themselves
+//! documents      they are there, whole, and their links lead somewhere
 //! testdata       golden files lie beside the script that made them
 //! ```
 //!
@@ -12,11 +14,14 @@
 //! it over the tree. This crate uses none of ours.
 
 pub mod dependencies;
+pub mod documents;
 pub mod layers;
 mod lexer;
+pub mod manifests;
 pub mod testdata;
 pub mod text;
 mod tree;
 
 pub use lexer::{code_of, comments_of};
+pub(crate) use tree::path_of;
 pub use tree::{Crate, Source, Tree};

@@ -101,6 +101,13 @@ impl Tree {
         self.crates.iter().any(|krate| krate.name == name)
     }
 
+    /// The files in `folder` itself, as paths from the root.
+    pub fn files_at(&self, folder: &str) -> io::Result<Vec<String>> {
+        let files = entries(&self.root.join(folder))?;
+        let files = files.iter().filter(|path| path.is_file());
+        Ok(files.map(|file| path_from(&self.root, file)).collect())
+    }
+
     /// Every file below `folder`, as paths from the root with `/`; none if
     /// there is no such folder.
     pub fn files_below(&self, folder: &str) -> io::Result<Vec<String>> {
@@ -171,4 +178,17 @@ fn path_from(root: &Path, file: &Path) -> String {
     let path = file.strip_prefix(root).unwrap_or(file);
     let names = path.iter().map(|name| name.to_string_lossy());
     names.collect::<Vec<_>>().join("/")
+}
+
+/// The path that `target` names in a document that lies in `folder`.
+pub(crate) fn path_of(folder: &str, target: &str) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for name in folder.split('/').chain(target.split('/')) {
+        match name {
+            "" | "." => {}
+            ".." => drop(names.pop()),
+            name => names.push(name),
+        }
+    }
+    names.join("/")
 }

@@ -1,7 +1,7 @@
 //! Crates of others: listed with a reason, used, and under a permissive licence.
 #![expect(clippy::unwrap_used, reason = "in a test a failure may panic")]
 
-use tidy::dependencies::{DEPENDENCIES, licences, own_versions, unused, wrong_licence, wrong_list};
+use tidy::dependencies::{DEPENDENCIES, own_versions, packages, unused, wrong_licence, wrong_list};
 use tidy::{Crate, Source, Tree};
 
 /// Shows all complaints at once.
@@ -45,11 +45,11 @@ fn no_crate_names_a_dependency_that_it_does_not_use() {
 
 #[test]
 fn every_package_of_the_build_is_permissive() {
-    let licences = licences(&tree()).unwrap();
-    assert!(licences.len() > 20, "metadata lists the packages");
-    let wrong = licences
+    let packages = packages(&tree()).unwrap();
+    assert!(packages.len() > 20, "metadata lists the packages");
+    let wrong = packages
         .iter()
-        .filter_map(|(package, licence)| wrong_licence(package, licence.as_deref()));
+        .filter_map(|package| wrong_licence(&package.name, package.licence.as_deref()));
     none(wrong);
 }
 

@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use tidy::documents::MAP;
 use tidy::layers::{
     LAYERS, PURE, UNSAFE_FILES, empty_shell, impure_words, missing_on_map, own_lints,
     reserved_words, stale_unsafe, unlisted_unsafe, upward_layers, wrong_uses,
@@ -61,7 +62,7 @@ fn every_layer_and_pure_crate_exists() {
 #[test]
 fn every_crate_is_on_the_map() {
     let tree = tree();
-    let map = fs::read_to_string(tree.root.join("docs/architecture.md")).unwrap_or_default();
+    let map = fs::read_to_string(tree.root.join(MAP)).unwrap_or_default();
     none(missing_on_map(
         &map,
         tree.crates.iter().map(|krate| krate.name.as_str()),

@@ -27,7 +27,7 @@ pub use load::load;
 pub use meter::{MemorySnapshot, Meter, PhaseRecord};
 pub use optimizer::{Optimizer, OptimizerSettings};
 pub use rank::RankOutcome;
-pub use run::{Outcome, TrainJob, run};
+pub use run::{Outcome, TrainJob, check, run};
 pub use schedule::LearningRate;
 pub use settings::{ClipMode, DecayOn, ScheduleKind, Settings, SettingsError};
 pub use world::{GatheredBucket, RankWorld};

@@ -125,6 +125,9 @@ fn train_in_pool(
         rows: Rows::open(job.rows)?,
         eval_rows: job.eval_rows.map(Rows::open).transpose()?,
         order: Order::new(schedule.num_rows, job.settings.seed),
+        final_files: (rank == 0)
+            .then(|| Staging::create(job.out, &schedule.export, &schedule.other_files))
+            .transpose()?,
         world,
         phases,
         outcome: RankOutcome {
@@ -171,6 +174,9 @@ struct Session<'a> {
     rows: Rows,
     eval_rows: Option<Rows>,
     order: Order,
+    /// Rank 0's final files, at their full size from the beginning, so that a
+    /// full disk shows before the first step.
+    final_files: Option<Staging>,
     world: RankWorld<'a>,
     phases: Phases<'a>,
     outcome: RankOutcome,
@@ -193,8 +199,9 @@ impl Session<'_> {
                 self.evaluate(step)?;
             }
             if between && is_due(step, settings.save_every) {
-                let path = format!("checkpoints/step-{step}");
-                self.save(&self.job.out.join(path), step)?;
+                let path = self.job.out.join(format!("checkpoints/step-{step}"));
+                let staging = self.stage(&path)?;
+                self.save(&path, staging, step)?;
             }
         }
         if step < num_steps {
@@ -203,7 +210,8 @@ impl Session<'_> {
         if step > 0 {
             self.evaluate(step)?;
         }
-        self.save(self.job.out, step)?;
+        let staging = self.final_files.take();
+        self.save(self.job.out, staging, step)?;
         self.tell_ledger()
     }
 
@@ -303,14 +311,27 @@ impl Session<'_> {
         })
     }
 
+    /// The files of an export, which rank 0 makes.
+    fn stage(&self, path: &Path) -> Result<Option<Staging>, TrainError> {
+        let Schedule {
+            export,
+            other_files,
+            ..
+        } = self.schedule;
+        let staging = (self.rank() == 0).then(|| Staging::create(path, export, other_files));
+        Ok(staging.transpose()?)
+    }
+
     /// Writes the model as it is to `path`, whole or not at all.
-    fn save(&mut self, path: &Path, step: u64) -> Result<(), TrainError> {
+    fn save(
+        &mut self,
+        path: &Path,
+        staging: Option<Staging>,
+        step: u64,
+    ) -> Result<(), TrainError> {
         let group = self.world.group;
         self.phases.next(group, "save")?;
         let plan = &self.schedule.export;
-        let staging = (self.rank() == 0)
-            .then(|| Staging::create(path, plan, &self.schedule.other_files))
-            .transpose()?;
         group.barrier("files staged")?;
         let files = StagedFiles::open(path, plan)?;
         self.outcome.written_bytes =

@@ -74,14 +74,7 @@ pub struct Outcome {
 /// Plans and runs the job.
 pub fn run(job: &TrainJob<'_>) -> Result<Outcome, TrainError> {
     let settings = job.settings;
-    settings.check()?;
-    let max_positions = job.model.spec.max_positions;
-    if settings.seq > max_positions {
-        return Err(TrainError::TooLong {
-            seq: settings.seq,
-            max_positions,
-        });
-    }
+    check(settings, job.model)?;
     let schedule = Schedule::new(job)?;
     let plan = schedule.plan(job)?;
     let metrics = Metrics::create(&job.out.join("run/metrics.jsonl"))?;
@@ -102,6 +95,19 @@ pub fn run(job: &TrainJob<'_>) -> Result<Outcome, TrainError> {
     })
     .map_err(|failure| rank_error(failure, settings.ranks))?;
     Ok(outcome(ranks, schedule.num_steps))
+}
+
+/// Refuses settings that cannot be, alone or with this model.
+pub fn check(settings: &Settings, model: &Transformer) -> Result<(), TrainError> {
+    settings.check()?;
+    let max_positions = model.spec.max_positions;
+    if settings.seq > max_positions {
+        return Err(TrainError::TooLong {
+            seq: settings.seq,
+            max_positions,
+        });
+    }
+    Ok(())
 }
 
 /// Which rows each step takes, and how they are computed.

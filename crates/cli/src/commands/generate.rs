@@ -103,17 +103,15 @@ impl Generate {
 }
 
 fn temperature(text: &str) -> Result<f32, String> {
-    let value = text.parse::<f32>().map_err(|error| error.to_string())?;
-    match value.is_finite() && value >= 0.0 {
-        true => Ok(value),
-        false => Err("expected a number, at least 0".to_owned()),
-    }
+    number(text, |value| value.is_finite() && value >= 0.0)
+        .ok_or_else(|| "expected a number, at least 0".to_owned())
 }
 
 fn probability(text: &str) -> Result<f32, String> {
-    let value = text.parse::<f32>().map_err(|error| error.to_string())?;
-    match value > 0.0 && value <= 1.0 {
-        true => Ok(value),
-        false => Err("expected a number above 0, at most 1".to_owned()),
-    }
+    number(text, |value| value > 0.0 && value <= 1.0)
+        .ok_or_else(|| "expected a number above 0, at most 1".to_owned())
+}
+
+fn number(text: &str, is_allowed: impl Fn(f32) -> bool) -> Option<f32> {
+    text.parse().ok().filter(|&value| is_allowed(value))
 }

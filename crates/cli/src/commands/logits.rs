@@ -19,7 +19,7 @@ pub(crate) struct Logits {
     /// Token ids, separated by commas
     #[arg(long, value_delimiter = ',', required = true)]
     ids: Vec<u32>,
-    /// Write all logits as a NumPy array, f32 of [positions, vocabulary]
+    /// Write all logits as a .npy array: f32, positions by vocabulary
     #[arg(long, value_name = "FILE")]
     npy: Option<PathBuf>,
     /// Print all logits as JSON

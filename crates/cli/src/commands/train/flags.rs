@@ -44,10 +44,10 @@ pub(crate) struct SettingFlags {
     /// Which parameters decay
     #[arg(long, value_parser = ["matrices", "all"])]
     weight_decay_on: Option<String>,
-    /// Decay of AdamW's first moment
+    /// Decay of the optimizer's first moment
     #[arg(long, value_name = "X")]
     beta1: Option<f64>,
-    /// Decay of AdamW's second moment
+    /// Decay of the optimizer's second moment
     #[arg(long, value_name = "X")]
     beta2: Option<f64>,
     /// Added to the root of the second moment

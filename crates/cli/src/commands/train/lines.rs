@@ -55,17 +55,20 @@ pub(crate) fn saved_line(event: &Event) -> Option<String> {
     Some(format!("{} in {path}, as of step {step}", size(*num_bytes)))
 }
 
-/// Where a run stands after a step.
-pub(crate) fn step_line(record: &StepRecord, seconds_left: f64) -> String {
+/// How far a run is after a step.
+pub(crate) fn place(record: &StepRecord, seconds_left: f64) -> String {
+    let left = clock(seconds_left);
+    format!("step {}/{}  {left} left", record.step, record.num_steps)
+}
+
+/// The figures of a step.
+pub(crate) fn figures(record: &StepRecord) -> String {
     format!(
-        "step {}/{}  loss {:.4}  lr {:.2e}  grad {:.3}  {} tokens/s  {} left",
-        record.step,
-        record.num_steps,
+        "loss {:.4}  lr {:.2e}  grad {:.3}  {} tokens/s",
         record.loss,
         record.lr,
         record.grad_norm,
         significant(record.tokens_per_second),
-        clock(seconds_left),
     )
 }
 
@@ -95,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_is_one_line() {
+    fn a_step_says_how_far_it_is_and_how_well() {
         let record = StepRecord {
             step: 7,
             num_steps: 60,
@@ -107,9 +110,10 @@ mod tests {
             seconds: 0.5,
             tokens_per_second: 2048.4,
         };
+        assert_eq!(place(&record, 75.0), "step 7/60  1:15 left");
         assert_eq!(
-            step_line(&record, 75.0),
-            "step 7/60  loss 2.3457  lr 9.50e-4  grad 1.250  2048 tokens/s  1:15 left"
+            figures(&record),
+            "loss 2.3457  lr 9.50e-4  grad 1.250  2048 tokens/s"
         );
     }
 

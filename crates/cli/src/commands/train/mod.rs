@@ -143,7 +143,10 @@ fn report(outcome: &Outcome, kept: &[Event]) -> String {
     for table in kept.iter().filter_map(ledger_table) {
         text = format!("{text}{table}\n");
     }
-    let figures = [("loss", &outcome.losses), ("eval loss", &outcome.eval_losses)];
+    let figures = [
+        ("loss", &outcome.losses),
+        ("eval loss", &outcome.eval_losses),
+    ];
     for (name, losses) in figures {
         if let (Some(first), Some(last)) = (losses.first(), losses.last()) {
             text = format!("{text}{name:<10} {first:.4} -> {last:.4}\n");

@@ -74,7 +74,9 @@ fn indented(rows: &[Vec<String>]) -> String {
         *first = Align::Left;
     }
     let text = table(&columns, rows);
-    text.lines().map(|line| format!("  {line}\n")).collect()
+    text.split_inclusive('\n')
+        .flat_map(|line| ["  ", line])
+        .collect()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 use nestling::{Event, StepRecord};
 
-use super::lines::{line, step_line};
+use super::lines::{figures, line, place};
 use crate::error::CliError;
 use crate::output::{note, to_json, write_now};
 use crate::progress;
@@ -49,6 +49,10 @@ impl View {
         if is_needed && let Some(line) = line(event) {
             self.warn(&line);
         }
+        if let (Self::Bar(bar), Event::Start { num_steps, .. }) = (self, event) {
+            bar.set_length(*num_steps);
+            bar.set_prefix("loading");
+        }
     }
 
     fn step(&self, record: &StepRecord, pace: &mut Pace) {
@@ -57,9 +61,13 @@ impl View {
             Self::Bar(bar) => {
                 bar.set_length(record.num_steps);
                 bar.set_position(record.step);
-                bar.set_message(step_line(record, seconds_left));
+                bar.set_prefix(place(record, seconds_left));
+                bar.set_message(figures(record));
             }
-            Self::Lines if pace.is_due(record) => note(&step_line(record, seconds_left)),
+            Self::Lines if pace.is_due(record) => {
+                let place = place(record, seconds_left);
+                note(&format!("{place}  {}", figures(record)));
+            }
             Self::Lines | Self::Nothing => {}
         }
     }
@@ -167,6 +175,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::clock;
 
     fn record(step: u64, seconds: f64) -> StepRecord {
         StepRecord {
@@ -186,7 +195,7 @@ mod tests {
     fn the_time_left_forgets_the_first_step() {
         let mut pace = Pace::default();
         let left = [(1, 9.0), (2, 1.0), (3, 3.0)].map(|(step, s)| pace.take(&record(step, s)));
-        assert_eq!(left, [81.0, 8.0, 14.0]);
+        assert_eq!(left.map(clock), ["1:21", "0:08", "0:14"]);
     }
 
     #[test]
