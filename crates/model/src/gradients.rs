@@ -143,11 +143,7 @@ impl<'a, D: Device, X: Exchange<D>> Gradients<'a, D, X> {
     }
 
     /// Adds a bucket to the norm; the same number on every rank.
-    fn measure(
-        &mut self,
-        bucket: usize,
-        shard: &D::Buffer,
-    ) -> Result<(), GradientError<X::Error>> {
+    fn measure(&mut self, bucket: usize, shard: &D::Buffer) -> Result<(), GradientError<X::Error>> {
         let mut sum = [self.device.sum_of_squares(shard)];
         self.exchange
             .all_reduce(&mut sum, "gradient norm")

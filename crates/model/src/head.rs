@@ -41,8 +41,7 @@ pub(crate) fn forward<D: Device, X: Exchange<D>>(
         let weight_vc = gathered.weight(0);
         let holds = index + held_logits >= table.len();
         for (batch, state) in batches.iter().zip(&mut pending) {
-            let mut logits_tv =
-                device.alloc(batch.num_tokens() * rows.len(), Purpose::Logits)?;
+            let mut logits_tv = device.alloc(batch.num_tokens() * rows.len(), Purpose::Logits)?;
             device.linear(&state.h_tc, &weight_vc, None, &mut logits_tv, false)?;
             let (first_row, first) = (rows.start, index == 0);
             device.cross_entropy(
@@ -240,4 +239,3 @@ pub(crate) fn logits<D: Device, X: Exchange<D>>(
 fn norm_bucket<D: Device, X: Exchange<D>>(model: &Transformer, exchange: &X) -> usize {
     exchange.sharding().unit_buckets(model.head()).start
 }
-

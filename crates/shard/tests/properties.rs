@@ -279,6 +279,25 @@ fn a_tile_larger_than_a_bucket_is_a_bucket() {
 }
 
 #[test]
+fn smaller_buckets_cut_a_table_by_whole_tiles_and_nothing_else() {
+    let units = llama(300, 1, 16, 8, 20);
+    let two = NonZeroUsize::new(2).unwrap();
+    let table_rows = |bucket_bytes: usize| {
+        let sharding = Sharding::with_bucket_bytes(&units, two, bucket_bytes);
+        assert_eq!(sharding.unit_buckets(1).len(), 1);
+        let table = sharding.unit_buckets(0);
+        let rows = table.map(|bucket| sharding.buckets[bucket].slices[0].rows.clone());
+        rows.collect::<Vec<_>>()
+    };
+    assert_eq!(table_rows(0), [0..128, 128..256, 256..300]);
+    assert_eq!(table_rows(2 * TILE_ROWS * 16 * 4), [0..256, 256..300]);
+    assert_eq!(
+        Sharding::with_bucket_bytes(&units, two, BUCKET_BYTES),
+        Sharding::new(&units, two)
+    );
+}
+
+#[test]
 fn weightless_tensors_are_dealt_too() {
     let frozen = TensorShape {
         bytes_per_element: 0,

@@ -1,5 +1,4 @@
 //! Documents: they are there, they are whole, and what they point at exists.
-#![expect(clippy::unwrap_used, reason = "in a test a failure may panic")]
 
 use tidy::Tree;
 use tidy::documents::{

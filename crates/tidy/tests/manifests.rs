@@ -1,5 +1,4 @@
 //! What packages say of themselves: one version, one edition, one oldest compiler.
-#![expect(clippy::unwrap_used, reason = "in a test a failure may panic")]
 
 use tidy::dependencies::packages;
 use tidy::manifests::{own_keys, rust_version, too_new};

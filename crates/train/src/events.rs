@@ -1,5 +1,6 @@
 //! What a run tells whoever watches: the terminal, a log, a test.
 
+use kernels::Arena;
 use serde::{Deserialize, Serialize};
 use tensor::Ledger;
 
@@ -119,15 +120,19 @@ pub struct LedgerAccount {
 }
 
 impl LedgerAccount {
-    /// The accounts of a ledger that were used.
-    pub fn all(ledger: &Ledger) -> Vec<Self> {
-        let lines = ledger.lines().into_iter();
-        lines
-            .map(|line| Self {
-                name: line.account.name().to_owned(),
-                held_mib: mib(line.held_bytes),
-                peak_mib: mib(line.peak_bytes),
-            })
-            .collect()
+    /// The accounts of a ledger that were used, and what the arena was used for:
+    /// each purpose with its own peak, nothing of which outlives a step.
+    pub fn all(ledger: &Ledger, arena: &Arena) -> Vec<Self> {
+        let accounts = ledger.lines().into_iter().map(|line| Self {
+            name: line.account.name().to_owned(),
+            held_mib: mib(line.held_bytes),
+            peak_mib: mib(line.peak_bytes),
+        });
+        let purposes = arena.peak_by_purpose().into_iter().map(|peak| Self {
+            name: format!("arena: {}", peak.purpose.name()),
+            held_mib: 0.0,
+            peak_mib: mib(peak.bytes as u64),
+        });
+        accounts.chain(purposes).collect()
     }
 }

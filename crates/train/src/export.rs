@@ -3,8 +3,8 @@
 
 use checkpoint::{ExportPlan, Located, StagedFiles};
 use half::bf16;
-use model::Transformer;
 use kernels::{WeightFormat, join_master};
+use model::Transformer;
 use shard::{Bucket, Part};
 use tensor::{Dtype, Ledger, as_bytes_mut, cast, narrow};
 
@@ -66,8 +66,7 @@ impl PartToWrite<'_> {
         residual: &[i16],
     ) -> Result<u64, TrainError> {
         let dtype = self.target.meta.dtype;
-        if let (Dtype::F32, WeightFormat::F32) | (Dtype::BF16, WeightFormat::Bf16) =
-            (dtype, format)
+        if let (Dtype::F32, WeightFormat::F32) | (Dtype::BF16, WeightFormat::Bf16) = (dtype, format)
         {
             return self.write_at(0, plane);
         }
@@ -115,8 +114,7 @@ impl PartToWrite<'_> {
         let elements = element_range(&self.part.rows, slice.cols, self.part.num_elements);
         let size = self.target.meta.dtype.size_bytes();
         let begin = elements.start * size.expect("sources are whole-byte floats") + offset;
-        self.files
-            .write_at(self.target, begin as u64, bytes)?;
+        self.files.write_at(self.target, begin as u64, bytes)?;
         Ok(bytes.len() as u64)
     }
 }
@@ -125,4 +123,3 @@ impl PartToWrite<'_> {
 fn aligned<T: bytemuck::Pod>(plane: &[u8]) -> &[T] {
     cast(plane).expect("parts are aligned and hold whole elements")
 }
-

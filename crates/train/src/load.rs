@@ -66,11 +66,7 @@ pub fn load(
                 Some(optimizer) => optimizer.residual_mut(index, part_index),
                 None => &mut [],
             };
-            num_bytes += part.read(
-                world.formats.of(bucket.unit, slice.tensor),
-                plane,
-                residual,
-            )?;
+            num_bytes += part.read(world.formats.of(bucket.unit, slice.tensor), plane, residual)?;
         }
     }
     Ok(num_bytes)

@@ -191,7 +191,11 @@ impl Session<'_> {
         let mut step = 0;
         while step < num_steps && !self.asked_to_stop()? {
             step += 1;
-            let phase = if step == 1 { "first step" } else { "steady step" };
+            let phase = if step == 1 {
+                "first step"
+            } else {
+                "steady step"
+            };
             self.phases.next(self.world.group, phase)?;
             self.step(step)?;
             let between = step < num_steps;
@@ -323,12 +327,7 @@ impl Session<'_> {
     }
 
     /// Writes the model as it is to `path`, whole or not at all.
-    fn save(
-        &mut self,
-        path: &Path,
-        staging: Option<Staging>,
-        step: u64,
-    ) -> Result<(), TrainError> {
+    fn save(&mut self, path: &Path, staging: Option<Staging>, step: u64) -> Result<(), TrainError> {
         let group = self.world.group;
         self.phases.next(group, "save")?;
         let plan = &self.schedule.export;
@@ -362,7 +361,7 @@ impl Session<'_> {
     fn tell_ledger(&self) -> Result<(), TrainError> {
         let own = Event::Ledger {
             rank: self.rank(),
-            accounts: LedgerAccount::all(self.ledger),
+            accounts: LedgerAccount::all(self.ledger, self.world.device.arena()),
             peak_mib: mib(self.ledger.peak_bytes()),
             arena_planned_mib: mib(self.plan.ranks[self.rank()].arena.capacity_bytes),
             arena_used_mib: mib(self.world.device.arena().high_water_bytes() as u64),

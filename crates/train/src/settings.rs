@@ -161,15 +161,18 @@ pub enum SettingsError {
 impl Settings {
     /// Refuses settings that cannot be, naming the first.
     pub fn check(&self) -> Result<(), SettingsError> {
-        let positive = |key, value: usize| {
-            require(value > 0, key, "at least 1", value)
-        };
+        let positive = |key, value: usize| require(value > 0, key, "at least 1", value);
         positive("seq", self.seq)?;
         positive("micro-batch", self.micro_batch)?;
         positive("global-batch", self.global_batch)?;
         positive("ranks", self.ranks)?;
         require(self.ranks <= 1024, "ranks", "at most 1024", self.ranks)?;
-        require(self.threads <= 1024, "threads", "at most 1024", self.threads)?;
+        require(
+            self.threads <= 1024,
+            "threads",
+            "at most 1024",
+            self.threads,
+        )?;
         let finite = |key, value: f64| {
             let ok = value.is_finite() && value >= 0.0;
             require(ok, key, "a finite number, at least 0", value)
@@ -178,9 +181,8 @@ impl Settings {
         finite("weight-decay", self.weight_decay)?;
         finite("eps", self.eps)?;
         finite("clip-norm", self.clip_norm)?;
-        let below_one = |key, value: f64| {
-            require((0.0..1.0).contains(&value), key, "in [0, 1)", value)
-        };
+        let below_one =
+            |key, value: f64| require((0.0..1.0).contains(&value), key, "in [0, 1)", value);
         below_one("beta1", self.beta1)?;
         below_one("beta2", self.beta2)?;
         let full = self.recompute == "full";
@@ -259,10 +261,7 @@ mod tests {
     #[test]
     fn the_defaults_are_allowed_and_train_one_epoch() {
         assert_eq!(Settings::default().check(), Ok(()));
-        assert_eq!(
-            Settings::default().run_length(),
-            Ok(RunLength::Epochs(1.0))
-        );
+        assert_eq!(Settings::default().run_length(), Ok(RunLength::Epochs(1.0)));
     }
 
     #[test]

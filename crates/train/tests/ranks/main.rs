@@ -1,0 +1,15 @@
+//! Whole runs of small random models, by any number of ranks.
+//!
+//! `worlds` says that N ranks train as one does, each with its own rows and its own
+//! bytes; `memory` that a rank holds what was planned; `batches` how rows
+//! become steps; `clipping` what is done to gradients; `export` what is written
+//! without training; `failures` what is not written.
+#![expect(clippy::unwrap_used, reason = "in a test a failure may panic")]
+
+mod batches;
+mod clipping;
+mod export;
+mod failures;
+mod fixture;
+mod memory;
+mod worlds;

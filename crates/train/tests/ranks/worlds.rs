@@ -1,0 +1,227 @@
+//! N ranks train as one does, each with its own rows and its own bytes.
+
+use std::fs;
+use std::num::NonZeroUsize;
+
+use tensor::Dtype;
+use train::{ClipMode, Settings};
+
+use crate::fixture::{
+    Fixture, NUM_ROWS, Opened, Run, SEQ, largest_difference, settings, small, two_buckets,
+};
+
+const WORLD_SIZES: [usize; 6] = [1, 2, 3, 4, 7, 8];
+
+/// Of the loss, over ten steps (`numerics.md` 6). Measured: 4e-7.
+const LOSS_TOLERANCE: f64 = 1.0e-5;
+
+/// Of the gradient's norm. Measured: 4e-7.
+const NORM_TOLERANCE: f64 = 1.0e-4;
+
+/// Elements of an export that may differ, by one ulp of bf16.
+const DIFFERING: f64 = 0.005;
+
+const CLIPS: [ClipMode; 3] = [ClipMode::Off, ClipMode::Exact, ClipMode::Previous];
+
+#[track_caller]
+fn curves_agree(found: &Run, expected: &Run, what: &str) {
+    let (found, expected) = (&found.outcome, &expected.outcome);
+    let off = largest_difference(&found.losses, &expected.losses);
+    eprintln!("LOSS {what} {off:e}");
+    assert!(off <= LOSS_TOLERANCE, "{what}: losses off by {off:e}");
+    let off = largest_difference(&found.grad_norms, &expected.grad_norms);
+    eprintln!("NORM {what} {off:e}");
+    assert!(off <= NORM_TOLERANCE, "{what}: norms off by {off:e}");
+}
+
+/// Rank `rank` takes its seventh of the rows, and one more if there is a rest.
+#[track_caller]
+fn ranks_took_their_own_rows(run: &Run, world_size: usize) {
+    let world_size = world_size as u64;
+    for (rank, outcome) in (0..).zip(&run.outcome.ranks) {
+        let rows = NUM_ROWS / world_size + u64::from(rank < NUM_ROWS % world_size);
+        let steps = run.outcome.steps;
+        assert_eq!(outcome.num_tokens, steps * rows * SEQ as u64, "rank {rank}");
+    }
+}
+
+#[track_caller]
+fn every_world_agrees(tied: bool, recipe: &str, clip: ClipMode) {
+    let fixture = Fixture::new(&small(tied), Dtype::BF16);
+    let rows = fixture.seven_rows();
+    let run = |ranks| {
+        let settings = Settings {
+            recipe: recipe.to_owned(),
+            clip,
+            clip_norm: 0.2,
+            ranks,
+            ..settings()
+        };
+        fixture.train(&settings, &rows)
+    };
+    let alone = run(1);
+    let losses = &alone.outcome.losses;
+    assert_eq!(losses.len(), 10);
+    eprintln!("LEARN {} {}", losses[0], losses[9]);
+    for world_size in WORLD_SIZES {
+        let what = format!("lr {} {recipe}, clip {clip:?}, {world_size} ranks", settings().lr);
+        let together = run(world_size);
+        curves_agree(&together, &alone, &what);
+        ranks_took_their_own_rows(&together, world_size);
+        if world_size == 3 {
+            exports_agree(&together, &alone, &what);
+        }
+    }
+}
+
+/// At most one ulp of bf16 apart, in few elements.
+#[track_caller]
+fn exports_agree(found: &Run, expected: &Run, what: &str) {
+    let (found, expected) = (Opened::open(&found.out), Opened::open(&expected.out));
+    let (mut num_elements, mut num_differing) = (0_u32, 0_u32);
+    for ((name, found), (other, expected)) in found.tensors().iter().zip(expected.tensors()) {
+        assert_eq!(name, &other);
+        for (found, expected) in found.chunks_exact(2).zip(expected.chunks_exact(2)) {
+            let [found, expected] = [found, expected].map(ordered);
+            let ulps = (found - expected).abs();
+            if ulps > 1 { eprintln!("ULPS {what} {name} {ulps} {found} {expected} {:e}", f32::from_bits((expected.unsigned_abs()) << 16)); }
+            num_elements += 1;
+            num_differing += u32::from(ulps > 0);
+        }
+    }
+    eprintln!("SHARE {what} {num_differing} {num_elements}");
+    let share = f64::from(num_differing) / f64::from(num_elements);
+    assert!(share <= DIFFERING, "{what}: {share} of the elements differ");
+}
+
+/// A bf16 as an integer that counts ulps through zero.
+fn ordered(bytes: &[u8]) -> i32 {
+    let bits = u16::from_le_bytes(bytes.try_into().unwrap());
+    let size = i32::from(bits & 0x7fff);
+    if bits >> 15 == 0 { size } else { -size }
+}
+
+#[test]
+fn any_number_of_ranks_gives_the_losses_of_one_in_f32() {
+    for (clip, tied) in CLIPS.into_iter().zip([true, false, true]) {
+        every_world_agrees(tied, "f32", clip);
+    }
+}
+
+#[test]
+fn any_number_of_ranks_gives_the_losses_of_one_in_bf16() {
+    for (clip, tied) in CLIPS.into_iter().zip([false, true, false]) {
+        every_world_agrees(tied, "bf16", clip);
+    }
+}
+
+#[test]
+fn eight_ranks_hold_nothing_of_some_units() {
+    for tied in [true, false] {
+        let fixture = Fixture::new(&small(tied), Dtype::BF16);
+        let model = Opened::open(&fixture.model_path()).model;
+        let eight = NonZeroUsize::new(8).unwrap();
+        let sharding = plan::shard_model(&model, eight, |_| 12);
+        let holds = |unit: usize, rank: usize| {
+            let mut buckets = sharding.unit_buckets(unit);
+            buckets.any(|bucket| sharding.buckets[bucket].runs[rank].num_elements() > 0)
+        };
+        for unit in [model.embedding(), model.head()] {
+            let without = (0..8).filter(|&rank| !holds(unit, rank));
+            assert!(without.count() > 0, "all ranks hold some of unit {unit}");
+        }
+    }
+}
+
+#[test]
+fn other_rows_give_other_losses() {
+    let fixture = Fixture::new(&small(true), Dtype::BF16);
+    let first_loss = |rows: &[u64]| {
+        let settings = Settings {
+            steps: Some(1),
+            ..settings()
+        };
+        let rows = fixture.rows(rows.iter().copied());
+        fixture.train(&settings, &rows).outcome.losses[0]
+    };
+    let losses: Vec<_> = (0..NUM_ROWS).map(|row| first_loss(&[row])).collect();
+    for (at, one) in losses.iter().enumerate() {
+        for other in &losses[..at] {
+            assert!(((one - other) / one).abs() > 1e-4, "{losses:?}");
+        }
+    }
+}
+
+#[test]
+fn the_same_command_twice_is_the_same_run_bit_for_bit() {
+    let fixture = Fixture::new(&small(true), Dtype::BF16);
+    let rows = fixture.seven_rows();
+    for (recipe, ranks, threads) in [("f32", 1, 2), ("bf16", 3, 1), ("f32", 7, 2)] {
+        let settings = Settings {
+            recipe: recipe.to_owned(),
+            clip: ClipMode::Exact,
+            ranks,
+            threads,
+            ..settings()
+        };
+        let [one, two] = [(); 2].map(|()| fixture.train(&settings, &rows));
+        let bits = |curve: &[f64]| curve.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&one.outcome.losses), bits(&two.outcome.losses));
+        assert_eq!(bits(&one.outcome.grad_norms), bits(&two.outcome.grad_norms));
+        let file = |run: &Run| fs::read(run.out.join("model.safetensors")).unwrap();
+        assert!(file(&one) == file(&two), "files differ");
+    }
+}
+
+#[test]
+fn each_byte_of_the_model_is_read_by_one_rank() {
+    for (dtype, size) in [(Dtype::BF16, 2), (Dtype::F32, 4), (Dtype::F16, 2)] {
+        let fixture = Fixture::new(&small(false), dtype);
+        let rows = fixture.seven_rows();
+        let model = Opened::open(&fixture.model_path()).model;
+        for world_size in WORLD_SIZES {
+            let settings = Settings {
+                steps: Some(0),
+                ranks: world_size,
+                ..settings()
+            };
+            let ranks = fixture.train(&settings, &rows).outcome.ranks;
+            let world = NonZeroUsize::new(world_size).unwrap();
+            let sharding = plan::shard_model(&model, world, |_| 12);
+            for (rank, outcome) in ranks.iter().enumerate() {
+                let own_bytes = (sharding.rank_elements(rank) * size) as u64;
+                assert_eq!(outcome.read_bytes, own_bytes, "rank {rank} of {world_size}");
+                assert_eq!(outcome.written_bytes, own_bytes);
+            }
+            let read_bytes: u64 = ranks.iter().map(|rank| rank.read_bytes).sum();
+            assert_eq!(read_bytes, model.spec.num_parameters() * size as u64);
+        }
+    }
+}
+
+/// A table of several buckets; logits of the last may be held or made again.
+#[test]
+fn a_table_in_two_buckets_trains_the_same_on_any_ranks_and_with_held_logits() {
+    for tied in [true, false] {
+        let fixture = Fixture::new(&two_buckets(tied), Dtype::BF16);
+        let rows = fixture.seven_rows();
+        let run = |ranks, logits_room| {
+            let settings = Settings {
+                steps: Some(2),
+                ranks,
+                logits_room,
+                ..settings()
+            };
+            fixture.train(&settings, &rows)
+        };
+        let alone = run(1, 0);
+        let held = run(1, 64);
+        assert_eq!(held.outcome.losses, alone.outcome.losses);
+        let more = |run: &Run| run.outcome.ranks[0].arena_bytes;
+        // The last 208 rows' logits of 7 rows of tokens.
+        let logits_bytes = 208 * NUM_ROWS * SEQ as u64 * 4;
+        eprintln!("HELD {} {}", more(&held) - more(&alone), logits_bytes);
+        curves_agree(&run(3, 64), &alone, "3 ranks");
+        exports_agree(&run(3, 0), &alone, "3 ranks");
+    }
+}
