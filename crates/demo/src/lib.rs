@@ -30,6 +30,10 @@ pub const FILES: &[(&str, &[u8])] = &[
         "generation_config.json",
         include_bytes!("../assets/model/generation_config.json"),
     ),
+    (
+        "model.safetensors",
+        include_bytes!("../assets/model/model.safetensors"),
+    ),
     ("config.json", include_bytes!("../assets/model/config.json")),
 ];
 

@@ -17,6 +17,10 @@ pub struct MicroBatch {
 
 impl MicroBatch {
     /// Sequences whose positions count from 0.
+    ///
+    /// # Panics
+    ///
+    /// Unless the ids are whole rows of `seq` and each has a target.
     pub fn new(seq: usize, ids: Vec<u32>, targets: Vec<u32>) -> Self {
         assert_eq!(ids.len(), targets.len(), "one target for each token");
         assert!(ids.len().is_multiple_of(seq), "whole rows");

@@ -275,11 +275,11 @@ impl<B: Copy> Block<B> {
     }
 }
 
-/// RMSNorm into a buffer of its own, with the reciprocal roots of the tokens.
-pub(crate) fn normalize<'a, D: Device>(
+/// `RMSNorm` into a buffer of its own, with the reciprocal roots of the tokens.
+pub(crate) fn normalize<D: Device>(
     device: &D,
     model: &Transformer,
-    weight_c: &Weight<D::Bytes<'a>>,
+    weight_c: &Weight<D::Bytes<'_>>,
     x_tc: &D::Buffer,
 ) -> Result<(D::Buffer, D::Buffer), ArenaFull> {
     let len = device.len(x_tc);

@@ -59,6 +59,10 @@ impl<D: Device> Cache<D> {
 
 /// Takes the next tokens of one sequence through the model and writes the logits
 /// of the last one to `last_logits`, of vocabulary length.
+///
+/// # Panics
+///
+/// If there is no token, or no room for them in the caches or for the logits.
 pub fn forward_cached<D: Device, X: Exchange<D>>(
     device: &D,
     model: &Transformer,

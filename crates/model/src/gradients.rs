@@ -1,4 +1,4 @@
-//! The way of a gradient: reduce_scatter, clip, update, dropped.
+//! The way of a gradient: `reduce_scatter`, clip, update, dropped.
 //!
 //! A bucket's gradient leaves its unit as soon as it is made. Only two kinds of
 //! shards outlive their bucket: a tied table's, from the head to the embedding,
@@ -116,16 +116,12 @@ impl<'a, D: Device, X: Exchange<D>> Gradients<'a, D, X> {
             shard = first;
         }
         self.measure(bucket, &shard)?;
-        match self.factor() {
-            Some(factor) => self
-                .exchange
-                .update(bucket, &shard, factor)
-                .map_err(GradientError::Exchange),
-            None => {
-                self.kept.push((bucket, shard));
-                Ok(())
-            }
+        if let Some(factor) = self.factor() {
+            let updated = self.exchange.update(bucket, &shard, factor);
+            return updated.map_err(GradientError::Exchange);
         }
+        self.kept.push((bucket, shard));
+        Ok(())
     }
 
     /// Updates what was kept, and gives the norm of the whole step's gradient.

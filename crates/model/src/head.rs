@@ -118,14 +118,13 @@ fn table_backward<D: Device, X: Exchange<D>>(
     let weight_vc = gathered.weight(0);
     let mut grad = None;
     for ((batch, state), dh_tc) in batches.iter().zip(pending).zip(dhs) {
-        let mut dlogits_tv = match state.held.pop() {
-            Some(logits_tv) => logits_tv,
-            None => {
-                let len = batch.num_tokens() * rows.len();
-                let mut logits_tv = device.alloc(len, Purpose::Logits)?;
-                device.linear(&state.h_tc, &weight_vc, None, &mut logits_tv, false)?;
-                logits_tv
-            }
+        let mut dlogits_tv = if let Some(logits_tv) = state.held.pop() {
+            logits_tv
+        } else {
+            let len = batch.num_tokens() * rows.len();
+            let mut logits_tv = device.alloc(len, Purpose::Logits)?;
+            device.linear(&state.h_tc, &weight_vc, None, &mut logits_tv, false)?;
+            logits_tv
         };
         device.cross_entropy_backward(
             &mut dlogits_tv,
@@ -191,14 +190,13 @@ fn norm_backward<D: Device, X: Exchange<D>>(
             .map_err(GradientError::Exchange)?;
         let weight_c = gathered.weight(0);
         for ((x_tc, state), dh_tc) in inputs.iter().zip(pending).zip(dhs) {
-            let grad_c = match &mut grad {
-                Some(grad_c) => grad_c,
-                None => {
-                    let fresh = device.alloc(model.spec.hidden, Purpose::Gradient)?;
-                    let grad_c = grad.insert(fresh);
-                    device.fill(grad_c, 0.0);
-                    grad_c
-                }
+            let grad_c = if let Some(grad_c) = &mut grad {
+                grad_c
+            } else {
+                let fresh = device.alloc(model.spec.hidden, Purpose::Gradient)?;
+                let grad_c = grad.insert(fresh);
+                device.fill(grad_c, 0.0);
+                grad_c
             };
             let mut dx_tc = device.alloc(device.len(x_tc), Purpose::UnitInput)?;
             device.fill(&mut dx_tc, 0.0);

@@ -161,10 +161,9 @@ fn works_of(job: &Job<'_>, rank: usize, held_logits: usize) -> Vec<Work> {
         held_logits,
     });
     let evals = job.evals.get(rank).cloned().unwrap_or_default();
-    let eval = evals.into_iter().map(|rows| Work::Evaluate {
-        rows,
-        seq: job.seq,
-    });
+    let eval = evals
+        .into_iter()
+        .map(|rows| Work::Evaluate { rows, seq: job.seq });
     train.chain(eval).collect()
 }
 

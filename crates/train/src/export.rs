@@ -12,6 +12,10 @@ use crate::load::{STAGING_LEN, Staging, element_range};
 use crate::{RankWorld, TrainError};
 
 /// Writes this rank's part of every tensor; gives the bytes written.
+///
+/// # Panics
+///
+/// If the plan is another model's.
 pub fn export(
     world: &RankWorld<'_>,
     model: &Transformer,

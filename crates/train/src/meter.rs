@@ -152,6 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::float_cmp, reason = "whole numbers of KiB are exact")]
     fn fields_are_found_by_name() {
         let text = "VmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n";
         assert_eq!(field_kib(text, "VmRSS:"), 1024.0);

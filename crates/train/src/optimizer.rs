@@ -1,4 +1,4 @@
-//! AdamW on this rank's shard: residual planes, moments, decay.
+//! `AdamW` on this rank's shard: residual planes, moments, decay.
 
 use kernels::{AdamW, Cpu, Device, Master, Moments, WeightFormat};
 use plan::{Formats, SlotLayout};
@@ -7,7 +7,7 @@ use tensor::{Account, Ledger, OverBudget, Reservation, as_bytes_mut};
 
 use crate::{DecayOn, Settings};
 
-/// The constants of AdamW for a run.
+/// The constants of `AdamW` for a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimizerSettings {
     /// Decay of the first moment.

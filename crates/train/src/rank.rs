@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use checkpoint::{StagedFiles, Staging};
+use checkpoint::{PlannedFile, StagedFiles, Staging};
 use comm::{ProcessGroup, ReduceOp};
 use data::{Order, Rows, deal_rows, micro_batches};
 use kernels::{Arena, Cpu};
@@ -341,7 +341,7 @@ impl Session<'_> {
             staging.commit()?;
         }
         group.barrier("files in place")?;
-        let num_bytes = plan.files().iter().map(|file| file.num_bytes()).sum();
+        let num_bytes = plan.files().iter().map(PlannedFile::num_bytes).sum();
         self.event(&Event::Saved {
             path: path.display().to_string(),
             step,

@@ -73,6 +73,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::float_cmp, reason = "the cosine of 0 is exact")]
     fn a_cosine_is_half_way_down_in_the_middle() {
         let rates = rates(ScheduleKind::Cosine, 0, 4);
         assert_eq!(rates[0], 1.0);

@@ -161,32 +161,37 @@ pub enum SettingsError {
 impl Settings {
     /// Refuses settings that cannot be, naming the first.
     pub fn check(&self) -> Result<(), SettingsError> {
-        let positive = |key, value: usize| require(value > 0, key, "at least 1", value);
+        let positive = |key, value: usize| require(value > 0, key, "at least 1", &value);
         positive("seq", self.seq)?;
         positive("micro-batch", self.micro_batch)?;
         positive("global-batch", self.global_batch)?;
         positive("ranks", self.ranks)?;
-        require(self.ranks <= 1024, "ranks", "at most 1024", self.ranks)?;
+        require(self.ranks <= 1024, "ranks", "at most 1024", &self.ranks)?;
         require(
             self.threads <= 1024,
             "threads",
             "at most 1024",
-            self.threads,
+            &self.threads,
         )?;
         let finite = |key, value: f64| {
             let ok = value.is_finite() && value >= 0.0;
-            require(ok, key, "a finite number, at least 0", value)
+            require(ok, key, "a finite number, at least 0", &value)
         };
         finite("lr", self.lr)?;
         finite("weight-decay", self.weight_decay)?;
         finite("eps", self.eps)?;
         finite("clip-norm", self.clip_norm)?;
         let below_one =
-            |key, value: f64| require((0.0..1.0).contains(&value), key, "in [0, 1)", value);
+            |key, value: f64| require((0.0..1.0).contains(&value), key, "in [0, 1)", &value);
         below_one("beta1", self.beta1)?;
         below_one("beta2", self.beta2)?;
         let full = self.recompute == "full";
-        require(full, "recompute", "`full`", format!("`{}`", self.recompute))?;
+        require(
+            full,
+            "recompute",
+            "`full`",
+            &format!("`{}`", self.recompute),
+        )?;
         self.recipe()?;
         self.run_length()?;
         Ok(())
@@ -242,7 +247,7 @@ fn require(
     holds: bool,
     key: &'static str,
     expected: &'static str,
-    found: impl ToString,
+    found: &impl ToString,
 ) -> Result<(), SettingsError> {
     if holds {
         return Ok(());

@@ -2,7 +2,7 @@
 //! group where gradients meet, the optimizer that updates the rank's shard.
 
 use comm::{ProcessGroup, ReduceOp, Unsharded, Window, WindowLayout};
-use kernels::{Cpu, Device, Segment, Weight};
+use kernels::{Buffer, Cpu, Device, Segment, Weight};
 use model::{Exchange, Gathered};
 use plan::{Formats, SlotLayout};
 use shard::Sharding;
@@ -115,7 +115,7 @@ impl Exchange<Cpu> for RankWorld<'_> {
     ) -> Result<(), TrainError> {
         let runs = self.sharding.buckets[bucket].runs.iter();
         let ranges: Vec<_> = runs.map(|run| run.elements.clone()).collect();
-        let contribution = gradient.map(|gradient| gradient.as_slice());
+        let contribution = gradient.map(Buffer::as_slice);
         let out = shard.as_mut_slice();
         self.group
             .reduce_scatter_f32(contribution, &ranges, out, "gradient")?;

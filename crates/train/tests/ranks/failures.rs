@@ -7,7 +7,7 @@ use std::path::Path;
 use tensor::Dtype;
 use train::{Settings, TrainError};
 
-use crate::fixture::{Fixture, Opened, settings, small};
+use crate::fixture::{Failed, Fixture, Opened, settings, small};
 
 /// Writes a number over the first element of a tensor of f32.
 fn spoil(model: &Path, tensor: &str, value: f32) {
@@ -60,7 +60,7 @@ fn a_loss_that_is_not_finite_names_the_step_and_saves_nothing() {
                 ..settings()
             };
             let run = fixture.try_train(&fixture.model_path(), &settings, &rows, None);
-            let (error, out) = run.unwrap_err();
+            let Failed { error, out } = run.unwrap_err();
             ends_in_step(&error, 1);
             assert_eq!(names(&out), ["run"], "{ranks} ranks");
         }
@@ -80,7 +80,7 @@ fn a_run_that_diverges_keeps_its_last_checkpoint_only() {
         ..settings()
     };
     let run = fixture.try_train(&fixture.model_path(), &settings, &rows, None);
-    let (error, out) = run.unwrap_err();
+    let Failed { error, out } = run.unwrap_err();
     ends_in_step(&error, 2);
     assert_eq!(names(&out), ["checkpoints", "run"]);
     assert_eq!(names(&out.join("checkpoints")), ["step-1"]);

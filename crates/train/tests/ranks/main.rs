@@ -4,7 +4,11 @@
 //! bytes; `memory` that a rank holds what was planned; `batches` how rows
 //! become steps; `clipping` what is done to gradients; `export` what is written
 //! without training; `failures` what is not written.
-#![expect(clippy::unwrap_used, reason = "in a test a failure may panic")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "in a test a failure may panic"
+)]
 
 mod batches;
 mod clipping;

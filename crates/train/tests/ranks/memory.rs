@@ -35,11 +35,12 @@ fn plan(fixture: &Fixture, settings: &Settings) -> Plan {
     })
 }
 
-/// The peak of an account, in bytes; 0 if it was never used.
-fn peak_bytes(accounts: &[LedgerAccount], account: Account) -> f64 {
+/// The peak of an account, which is a whole number of bytes; 0 if it was never used.
+fn peak_bytes(accounts: &[LedgerAccount], account: Account) -> u64 {
     let mut accounts = accounts.iter();
     let line = accounts.find(|line| line.name == account.name());
-    line.map_or(0.0, |line| line.peak_mib * f64::from(1 << 20))
+    let bytes = line.map_or(0.0, |line| line.peak_mib * f64::from(1 << 20));
+    format!("{bytes}").parse().unwrap()
 }
 
 #[track_caller]
@@ -59,7 +60,7 @@ fn holds_what_was_planned(run: &Run, plan: &Plan) {
             (Account::Arena, planned.arena.capacity_bytes),
         ] {
             let found = peak_bytes(accounts, account);
-            assert_eq!(found, bytes as f64, "{account} of rank {rank}");
+            assert_eq!(found, bytes, "{account} of rank {rank}");
         }
         let (arena, used) = (outcome.arena_bytes, outcome.arena_used_bytes);
         assert_eq!(arena, planned.arena.capacity_bytes);

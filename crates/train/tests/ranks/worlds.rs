@@ -12,14 +12,17 @@ use crate::fixture::{
 
 const WORLD_SIZES: [usize; 6] = [1, 2, 3, 4, 7, 8];
 
-/// Of the loss, over ten steps (`numerics.md` 6). Measured: 4e-7.
+/// Of the loss, over ten steps (`numerics.md` 6). Measured: 5e-7.
 const LOSS_TOLERANCE: f64 = 1.0e-5;
 
-/// Of the gradient's norm. Measured: 4e-7.
+/// Of the gradient's norm. Measured: 1e-5, in bf16.
 const NORM_TOLERANCE: f64 = 1.0e-4;
 
-/// Elements of an export that may differ, by one ulp of bf16.
+/// Elements of an export that may differ, by one ulp of bf16. Measured: 1e-4.
 const DIFFERING: f64 = 0.005;
+
+/// A hundredth of the learning rate.
+const LEAST: f32 = 3.0e-6;
 
 const CLIPS: [ClipMode; 3] = [ClipMode::Off, ClipMode::Exact, ClipMode::Previous];
 
@@ -27,10 +30,8 @@ const CLIPS: [ClipMode; 3] = [ClipMode::Off, ClipMode::Exact, ClipMode::Previous
 fn curves_agree(found: &Run, expected: &Run, what: &str) {
     let (found, expected) = (&found.outcome, &expected.outcome);
     let off = largest_difference(&found.losses, &expected.losses);
-    eprintln!("LOSS {what} {off:e}");
     assert!(off <= LOSS_TOLERANCE, "{what}: losses off by {off:e}");
     let off = largest_difference(&found.grad_norms, &expected.grad_norms);
-    eprintln!("NORM {what} {off:e}");
     assert!(off <= NORM_TOLERANCE, "{what}: norms off by {off:e}");
 }
 
@@ -62,9 +63,9 @@ fn every_world_agrees(tied: bool, recipe: &str, clip: ClipMode) {
     let alone = run(1);
     let losses = &alone.outcome.losses;
     assert_eq!(losses.len(), 10);
-    eprintln!("LEARN {} {}", losses[0], losses[9]);
+    assert!(losses[9] < losses[0] / 1.2, "it learns: {losses:?}");
     for world_size in WORLD_SIZES {
-        let what = format!("lr {} {recipe}, clip {clip:?}, {world_size} ranks", settings().lr);
+        let what = format!("{recipe}, clip {clip:?}, {world_size} ranks");
         let together = run(world_size);
         curves_agree(&together, &alone, &what);
         ranks_took_their_own_rows(&together, world_size);
@@ -74,7 +75,9 @@ fn every_world_agrees(tied: bool, recipe: &str, clip: ClipMode) {
     }
 }
 
-/// At most one ulp of bf16 apart, in few elements.
+/// At most one ulp of bf16 apart, in few elements. A weight on its way through
+/// zero is measured by the ulp of [`LEAST`]: its own would be finer than `AdamW`'s
+/// updates agree.
 #[track_caller]
 fn exports_agree(found: &Run, expected: &Run, what: &str) {
     let (found, expected) = (Opened::open(&found.out), Opened::open(&expected.out));
@@ -82,23 +85,26 @@ fn exports_agree(found: &Run, expected: &Run, what: &str) {
     for ((name, found), (other, expected)) in found.tensors().iter().zip(expected.tensors()) {
         assert_eq!(name, &other);
         for (found, expected) in found.chunks_exact(2).zip(expected.chunks_exact(2)) {
-            let [found, expected] = [found, expected].map(ordered);
-            let ulps = (found - expected).abs();
-            if ulps > 1 { eprintln!("ULPS {what} {name} {ulps} {found} {expected} {:e}", f32::from_bits((expected.unsigned_abs()) << 16)); }
+            let [found, expected] = [found, expected].map(bf16);
+            let off = (found - expected).abs();
+            let ulp = bf16_ulp(found.abs().max(expected.abs()).max(LEAST));
+            assert!(off <= ulp, "{what}: {name}: {found} is not {expected}");
             num_elements += 1;
-            num_differing += u32::from(ulps > 0);
+            num_differing += u32::from(off > 0.0);
         }
     }
-    eprintln!("SHARE {what} {num_differing} {num_elements}");
     let share = f64::from(num_differing) / f64::from(num_elements);
     assert!(share <= DIFFERING, "{what}: {share} of the elements differ");
 }
 
-/// A bf16 as an integer that counts ulps through zero.
-fn ordered(bytes: &[u8]) -> i32 {
+fn bf16(bytes: &[u8]) -> f32 {
     let bits = u16::from_le_bytes(bytes.try_into().unwrap());
-    let size = i32::from(bits & 0x7fff);
-    if bits >> 15 == 0 { size } else { -size }
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// The distance to the next bf16 of a positive number: 2^-7 of its power of two.
+fn bf16_ulp(x: f32) -> f32 {
+    f32::from_bits(x.to_bits() & 0x7f80_0000) / 128.0
 }
 
 #[test]
@@ -217,10 +223,8 @@ fn a_table_in_two_buckets_trains_the_same_on_any_ranks_and_with_held_logits() {
         let alone = run(1, 0);
         let held = run(1, 64);
         assert_eq!(held.outcome.losses, alone.outcome.losses);
-        let more = |run: &Run| run.outcome.ranks[0].arena_bytes;
-        // The last 208 rows' logits of 7 rows of tokens.
-        let logits_bytes = 208 * NUM_ROWS * SEQ as u64 * 4;
-        eprintln!("HELD {} {}", more(&held) - more(&alone), logits_bytes);
+        let arena_bytes = |run: &Run| run.outcome.ranks[0].arena_bytes;
+        assert!(arena_bytes(&held) > arena_bytes(&alone), "logits are held");
         curves_agree(&run(3, 64), &alone, "3 ranks");
         exports_agree(&run(3, 0), &alone, "3 ranks");
     }
