@@ -8,8 +8,9 @@
 //!                               config.json last
 //! ```
 //!
-//! A folder with a `config.json` is therefore whole. Whatever ends before the
-//! commit leaves at most `.saving` behind, which the next run removes.
+//! A folder with a `config.json` is therefore whole; in `.saving` the file has
+//! another name, so that this holds there too. Whatever ends before the commit
+//! leaves at most `.saving` behind, which the next run removes.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -29,6 +30,8 @@ use crate::read::check_range;
 
 const STAGING_NAME: &str = ".saving";
 const CONFIG_NAME: &str = "config.json";
+/// What the config is called until everything else is in place.
+const STAGED_CONFIG_NAME: &str = ".config.json";
 
 /// Refuses an output folder that holds anything. What a crashed run left in
 /// `.saving` is removed.
@@ -117,7 +120,7 @@ impl Staging {
         remove_folder(&staging.folder)?;
         fs::create_dir(&staging.folder).map_err(io_error("create", &staging.folder))?;
         for file in plan.files() {
-            make_room(&staging.add(&file.name), file, room)?;
+            make_room(&staging.add(&file.name)?, file, room)?;
         }
         if let Some((name, text)) = plan.index() {
             staging.add_text(name, &text)?;
@@ -130,21 +133,30 @@ impl Staging {
 
     /// Adds a small file.
     pub fn add_text(&mut self, name: &str, text: &str) -> Result<()> {
-        let path = self.add(name);
+        let path = self.add(name)?;
         fs::write(&path, text).map_err(write_error(&path, text.len() as u64))
     }
 
-    /// The path of a file in the folder, which the commit will rename.
-    fn add(&mut self, name: &str) -> PathBuf {
+    /// The path of a file in the folder, which the commit will rename. A name
+    /// that is taken is refused here and not only after a long run.
+    fn add(&mut self, name: &str) -> Result<PathBuf> {
+        self.refuse_overwriting(name)?;
         self.names.push(name.to_owned());
-        self.folder.join(name)
+        Ok(self.staged(name))
+    }
+
+    /// Where a file is until it is published.
+    fn staged(&self, name: &str) -> PathBuf {
+        let is_config = name == CONFIG_NAME;
+        self.folder
+            .join(if is_config { STAGED_CONFIG_NAME } else { name })
     }
 
     /// Copies the bytes and not the permissions: a cache's files are read-only.
     fn copy(&mut self, source: &Path) -> Result<()> {
         let name = source.file_name().unwrap_or_default().to_string_lossy();
         let (mut from, metadata) = open_regular(source)?;
-        let path = self.add(&name);
+        let path = self.add(&name)?;
         let failed = |error| write_error(&path, metadata.len())(error);
         let mut to = File::create_new(&path).map_err(failed)?;
         io::copy(&mut from, &mut to).map_err(failed)?;
@@ -156,9 +168,11 @@ impl Staging {
     ///
     /// Every rank has called [`StagedFiles::sync`] before.
     pub fn commit(mut self) -> Result<()> {
-        self.refuse_overwriting()?;
         for name in &self.names {
-            sync_path(&self.folder.join(name))?;
+            self.refuse_overwriting(name)?;
+        }
+        for name in &self.names {
+            sync_path(&self.staged(name))?;
         }
         sync_path(&self.folder)?;
         let (config, rest): (Vec<_>, Vec<_>) =
@@ -172,20 +186,19 @@ impl Staging {
         sync_path(&self.out)
     }
 
-    fn refuse_overwriting(&self) -> Result<()> {
-        let in_the_way = |name: &&String| self.out.join(name).symlink_metadata().is_ok();
-        match self.names.iter().find(in_the_way) {
-            None => Ok(()),
-            Some(found) => Err(CheckpointError::OutNotEmpty {
-                folder: self.out.clone(),
-                found: found.clone(),
-            }),
+    fn refuse_overwriting(&self, name: &str) -> Result<()> {
+        if self.out.join(name).symlink_metadata().is_err() {
+            return Ok(());
         }
+        Err(CheckpointError::OutNotEmpty {
+            folder: self.out.clone(),
+            found: name.to_owned(),
+        })
     }
 
     fn publish(&self, name: &str) -> Result<()> {
         let path = self.out.join(name);
-        fs::rename(self.folder.join(name), &path).map_err(io_error("rename to", &path))
+        fs::rename(self.staged(name), &path).map_err(io_error("rename to", &path))
     }
 
     /// Removes what was staged.

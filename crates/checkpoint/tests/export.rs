@@ -239,6 +239,31 @@ fn a_commit_never_overwrites() {
 }
 
 #[test]
+fn a_name_that_is_taken_is_refused_before_the_run_and_not_after_it() {
+    let source = TempDir::new().unwrap();
+    let out = TempDir::new().unwrap();
+    let plan = plan(&[meta("a", Dtype::F32, &[3])], 100);
+    fs::create_dir(out.path().join("run")).unwrap();
+    let others = [other_file(source.path(), "run", "a file of the model")];
+    let refused = Staging::create(out.path(), &plan, &others).unwrap_err();
+    assert!(refused.to_string().contains("`run`"), "{refused}");
+    assert_eq!(names_in(out.path()), ["run"]);
+}
+
+#[test]
+fn until_the_commit_no_folder_has_a_config() {
+    let source = TempDir::new().unwrap();
+    let out = TempDir::new().unwrap();
+    let plan = plan(&[meta("a", Dtype::F32, &[3])], 100);
+    let others = [other_file(source.path(), "config.json", "{}")];
+    let staging = Staging::create(out.path(), &plan, &others).unwrap();
+    assert!(!out.path().join(".saving/config.json").exists());
+    write_all(out.path(), &plan, 1);
+    staging.commit().unwrap();
+    assert_eq!(names_in(out.path()), ["config.json", "model.safetensors"]);
+}
+
+#[test]
 fn an_out_folder_is_absent_or_empty_but_for_a_crashed_export() {
     let parent = TempDir::new().unwrap();
     let out = parent.path().join("out");

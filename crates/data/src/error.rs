@@ -188,7 +188,7 @@ pub enum DataError {
     },
     /// Text or messages are given, but no tokenizer.
     #[error(
-        "the line holds `{kind}`, which needs a tokenizer; without one only `input_ids` can be read"
+        "the line holds `{kind}`, which needs a tokenizer, but the model's folder has no tokenizer.json; without one only `input_ids` can be read"
     )]
     NeedsTokenizer {
         /// The key that the line holds.

@@ -9,6 +9,7 @@ use crate::error::CliError;
 use crate::format::{Align, count, counted, table};
 use crate::output::{print, print_json};
 use crate::progress;
+use crate::values;
 
 /// Loss and perplexity of a model on data.
 #[derive(Debug, clap::Args)]
@@ -21,7 +22,7 @@ pub(crate) struct Eval {
     #[arg(long, value_name = "TOKENS", default_value_t = 512)]
     seq: usize,
     /// Threads to compute on; 0 is all cores
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = values::threads)]
     threads: usize,
     /// Print the result as JSON
     #[arg(long)]

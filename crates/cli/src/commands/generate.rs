@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::error::CliError;
 use crate::output::{print, print_json, write_now};
 use crate::progress;
+use crate::values;
 
 /// Text from a model.
 #[derive(Debug, clap::Args)]
@@ -26,7 +27,7 @@ pub(crate) struct Generate {
     #[arg(long)]
     chat: bool,
     /// Tokens at most
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = values::num_tokens)]
     max_tokens: usize,
     /// How much chance there is in the choice of a token; 0 takes the likeliest
     #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = temperature)]
@@ -41,7 +42,7 @@ pub(crate) struct Generate {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Threads to compute on; 0 is all cores
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = values::threads)]
     threads: usize,
     /// Print tokens, text and why it ended as JSON
     #[arg(long)]

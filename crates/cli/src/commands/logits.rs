@@ -7,6 +7,7 @@ use crate::error::CliError;
 use crate::format::{Align, table};
 use crate::output::{note, print, to_json};
 use crate::progress;
+use crate::values;
 
 /// Tokens that are printed of each position.
 const NUM_TOP: usize = 5;
@@ -26,7 +27,7 @@ pub(crate) struct Logits {
     #[arg(long)]
     json: bool,
     /// Threads to compute on; 0 is all cores
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = values::threads)]
     threads: usize,
 }
 

@@ -119,6 +119,11 @@ fn a_command_line_that_is_not_understood_ends_with_2() {
         "train model rows.jsonl",
         "train model rows.jsonl --out out --schedule cosin",
         "init",
+        "generate model --ids 1 --max-tokens 0",
+        "generate model --ids 1 --max-tokens 18446744073709551615",
+        "logits model --ids 1 --threads 18446744073709551615",
+        "train model --print-config --json",
+        "train model rows.jsonl --show-sample 0 --json",
     ] {
         let ran = place.run(words);
         assert_eq!(ran.code, Some(2), "{words}: {}", ran.stderr);

@@ -244,6 +244,7 @@ fn without_a_tokenizer_only_ids_can_be_read() {
         *source,
         DataError::NeedsTokenizer { kind: "text" }
     ));
+    assert!(source.to_string().contains("tokenizer.json"), "{source}");
 }
 
 #[test]

@@ -67,6 +67,12 @@ pub(crate) fn narrow(sum: f64) -> f32 {
 /// A sequence of operations.
 pub(crate) trait Case: std::fmt::Debug + Sync {
     fn run<D: Under>(&self, device: &D) -> Outputs;
+
+    /// What differences are at least relative to, where an output is a
+    /// difference of numbers this large.
+    fn least_magnitude(&self) -> f32 {
+        0.0
+    }
 }
 
 /// Thread counts that the fast device is tried with: alone, and more than a
@@ -84,13 +90,15 @@ const ARENA_BYTES: usize = 64 << 20;
 pub(crate) fn agrees(case: &impl Case, tolerance: f32) {
     let expected = case.run(&Scalar::<f64>::new());
     let scalar = case.run(&Scalar::<f32>::new());
-    assert_close(&expected, &scalar, tolerance, &format!("{case:?}, scalar"));
+    let least = case.least_magnitude();
+    let bound = (tolerance, least);
+    assert_close(&expected, &scalar, bound, &format!("{case:?}, scalar"));
     for num_threads in NUM_THREADS {
         let name = format!("{case:?}, {num_threads} threads");
         let arena = Arena::new(ARENA_BYTES).expect("address space");
         let cpu = Cpu::new(arena, num_threads);
         let first = case.run(&cpu);
-        assert_close(&expected, &first, tolerance, &name);
+        assert_close(&expected, &first, bound, &name);
         assert_counted(case, &cpu, num_threads, &name);
         poison(&cpu);
         let second = pool().install(|| case.run(&cpu));
@@ -125,13 +133,19 @@ fn assert_counted(case: &impl Case, cpu: &Cpu, num_threads: usize, name: &str) {
     assert_eq!([meta.live_bytes(), arena.live_bytes()], [0, 0], "{name}");
 }
 
-/// Holds every number of `found` against `expected`.
+/// Holds every number of `found` against `expected`: a tolerance, relative to the
+/// output's largest magnitude or the given one.
 #[track_caller]
-pub(crate) fn assert_close(expected: &[Output], found: &[Output], tolerance: f32, name: &str) {
+pub(crate) fn assert_close(
+    expected: &[Output],
+    found: &[Output],
+    (tolerance, least): (f32, f32),
+    name: &str,
+) {
     assert_eq!(expected.len(), found.len(), "{name}");
     for ((output, expected), (_, found)) in expected.iter().zip(found) {
         assert_eq!(expected.len(), found.len(), "{name}: length of {output}");
-        let largest = expected.iter().fold(0.0_f32, |max, x| max.max(x.abs()));
+        let largest = expected.iter().fold(least, |max, x| max.max(x.abs()));
         for (index, (&expected, &found)) in expected.iter().zip(found).enumerate() {
             // Written so that a NaN is not within any bound.
             let within = (found - expected).abs() <= tolerance * largest;

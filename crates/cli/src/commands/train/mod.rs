@@ -38,10 +38,10 @@ pub(crate) struct Train {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print the settings as a --config file, and do nothing else
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     print_config: bool,
     /// Print one sequence of the data as tokens, mask and text, and do nothing else
-    #[arg(long, value_name = "ROW")]
+    #[arg(long, value_name = "ROW", conflicts_with = "json")]
     show_sample: Option<u64>,
     /// Print every event as a line of JSON, and nothing else
     #[arg(long)]
