@@ -5,11 +5,12 @@
 
 use checkpoint::{Folder, Sources};
 use comm::{RankFailure, Threads, run_threads};
-use kernels::{Arena, Cpu};
+use kernels::Cpu;
 use model::Transformer;
 use plan::{DryRun, Formats, Recipe, Work, shard_model};
-use tensor::{Account, Ledger};
+use tensor::Ledger;
 
+use crate::place::{on_threads, open_arena};
 use crate::{RankWorld, TrainError, load};
 
 /// A checkpoint to be read.
@@ -60,21 +61,9 @@ pub fn with_model<T: Send>(
             num_threads,
         }
         .run(works);
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(num_threads)
-            .build()
-            .map_err(|error| TrainError::System {
-                what: format!("{num_threads} threads"),
-                source: std::io::Error::other(error),
-            })?;
-        pool.install(|| {
+        on_threads(num_threads, || {
             let ledger = Ledger::unlimited();
-            let _arena = ledger.reserve(Account::Arena, plan.capacity_bytes)?;
-            let capacity = usize::try_from(plan.capacity_bytes).expect("64-bit addresses");
-            let arena = Arena::new(capacity).map_err(|source| TrainError::System {
-                what: format!("an arena of {capacity} bytes"),
-                source,
-            })?;
+            let (arena, _reservation) = open_arena(plan.capacity_bytes, &ledger)?;
             let device = Cpu::new(arena, num_threads);
             let mut world = RankWorld::new(&group, &device, &sharding, &formats, None, &ledger)?;
             load(&mut world, inference.folder, inference.sources, &ledger)?;

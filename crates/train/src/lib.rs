@@ -13,6 +13,8 @@ mod load;
 mod meter;
 mod metrics;
 mod optimizer;
+mod phases;
+mod place;
 mod rank;
 mod run;
 mod schedule;

@@ -7,17 +7,18 @@ use std::time::Instant;
 use checkpoint::{PlannedFile, StagedFiles, Staging};
 use comm::{ProcessGroup, ReduceOp};
 use data::{Order, Rows, deal_rows, micro_batches};
-use kernels::{Arena, Cpu};
+use kernels::Cpu;
 use model::{MicroBatch, StepSettings, train_step};
 use plan::Plan;
 use tensor::{Account, Ledger};
 
 use crate::meter::mib;
-use crate::metrics::Metrics;
+use crate::phases::{Phases, Report};
+use crate::place::{on_threads, open_arena};
 use crate::run::Schedule;
 use crate::{
-    Event, LedgerAccount, Meter, Observer, Optimizer, PhaseRecord, RankWorld, StepRecord,
-    TrainError, TrainJob, export, load,
+    Event, LedgerAccount, Optimizer, PhaseRecord, RankWorld, StepRecord, TrainError, TrainJob,
+    export, load,
 };
 
 /// What one rank did and held.
@@ -41,24 +42,6 @@ pub struct RankOutcome {
     pub(crate) phases: Vec<PhaseRecord>,
 }
 
-/// Where events go: whoever watches, and the run's metrics.
-#[derive(Clone, Copy)]
-pub(crate) struct Report<'a> {
-    observer: Observer<'a>,
-    metrics: &'a Metrics,
-}
-
-impl<'a> Report<'a> {
-    pub(crate) fn new(observer: Observer<'a>, metrics: &'a Metrics) -> Self {
-        Self { observer, metrics }
-    }
-
-    pub(crate) fn event(&self, event: &Event) -> Result<(), TrainError> {
-        (self.observer)(event);
-        self.metrics.write(event)
-    }
-}
-
 /// Runs a rank from its first byte to its last, on threads of its own.
 pub(crate) fn train(
     job: &TrainJob<'_>,
@@ -67,17 +50,12 @@ pub(crate) fn train(
     group: &ProcessGroup,
     report: &Report<'_>,
 ) -> Result<RankOutcome, TrainError> {
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(schedule.num_threads)
-        .build()
-        .map_err(|error| TrainError::System {
-            what: format!("{} threads", schedule.num_threads),
-            source: std::io::Error::other(error),
-        })?;
-    pool.install(|| train_in_pool(job, schedule, plan, group, report))
+    on_threads(schedule.num_threads, || {
+        train_on_threads(job, schedule, plan, group, report)
+    })
 }
 
-fn train_in_pool(
+fn train_on_threads(
     job: &TrainJob<'_>,
     schedule: &Schedule,
     plan: &Plan,
@@ -89,12 +67,7 @@ fn train_in_pool(
     let ledger = Ledger::unlimited();
     agree(group, plan)?;
     let own = &plan.ranks[rank];
-    let _arena = ledger.reserve(Account::Arena, own.arena.capacity_bytes)?;
-    let capacity = usize::try_from(own.arena.capacity_bytes).expect("64-bit addresses");
-    let arena = Arena::new(capacity).map_err(|source| TrainError::System {
-        what: format!("an arena of {:.1} MiB", mib(own.arena.capacity_bytes)),
-        source,
-    })?;
+    let (arena, _reservation) = open_arena(own.arena.capacity_bytes, &ledger)?;
     let device = Cpu::new(arena, schedule.num_threads);
 
     phases.next(group, "load")?;
@@ -404,52 +377,4 @@ pub(crate) fn read_rows(
 
 fn is_due(step: u64, every: u64) -> bool {
     every > 0 && step.is_multiple_of(every)
-}
-
-/// The phases of the process, measured by its rank 0 between barriers.
-struct Phases<'a> {
-    report: &'a Report<'a>,
-    meter: Option<Meter>,
-    name: &'static str,
-    done: Vec<PhaseRecord>,
-}
-
-impl<'a> Phases<'a> {
-    fn begin(report: &'a Report<'a>, measures: bool, name: &'static str) -> Self {
-        Self {
-            report,
-            meter: measures.then(|| Meter::begin(name)),
-            name,
-            done: Vec::new(),
-        }
-    }
-
-    /// Ends the phase of all ranks and begins another; the same name goes on.
-    fn next(&mut self, group: &ProcessGroup, name: &'static str) -> Result<(), TrainError> {
-        if name == self.name {
-            return Ok(());
-        }
-        group.barrier("end of phase")?;
-        if let Some(meter) = &mut self.meter {
-            let record = meter.next(name);
-            self.report.event(&Event::Phase(record.clone()))?;
-            self.take(record);
-        }
-        self.name = name;
-        group.barrier("begin of phase")?;
-        Ok(())
-    }
-
-    fn end(mut self, group: &ProcessGroup) -> Result<Vec<PhaseRecord>, TrainError> {
-        self.next(group, "end")?;
-        Ok(self.done)
-    }
-
-    /// Adds a record to the phase of its name.
-    fn take(&mut self, record: PhaseRecord) {
-        match self.done.iter_mut().find(|done| done.phase == record.phase) {
-            Some(done) => done.extend(&record),
-            None => self.done.push(record),
-        }
-    }
 }

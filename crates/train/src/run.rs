@@ -15,7 +15,8 @@ use model::Transformer;
 use plan::{Job, Plan};
 
 use crate::metrics::Metrics;
-use crate::rank::{self, RankOutcome, Report};
+use crate::phases::Report;
+use crate::rank::{self, RankOutcome};
 use crate::{Event, LearningRate, Observer, PhaseRecord, Settings, TrainError};
 
 /// Everything that a run needs, opened and checked.
