@@ -30,4 +30,4 @@ pub use folder::{Folder, Located, Weights, inspect_file};
 pub use header::{Entry, Header, HeaderFault, MAX_HEADER_BYTES, header_len, parse_header};
 pub use read::Reader;
 pub use sources::Sources;
-pub use staging::{StagedFiles, Staging, check_out_dir, write_atomically};
+pub use staging::{StagedFiles, Staging, check_out_dir, discard_staged, write_atomically};

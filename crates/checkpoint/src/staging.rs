@@ -59,6 +59,11 @@ pub fn check_out_dir(out: &Path) -> Result<()> {
     remove_folder(&out.join(STAGING_NAME))
 }
 
+/// Removes the unfinished files of an export that nobody will commit.
+pub fn discard_staged(out: &Path) -> Result<()> {
+    remove_folder(&out.join(STAGING_NAME))
+}
+
 fn remove_folder(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -67,7 +67,7 @@ pub fn generate(
         return Err(Error::Empty { what: "the prompt" });
     }
     opened.check_ids(&prompt_ids)?;
-    let total = prompt_ids.len() + options.max_tokens;
+    let total = prompt_ids.len().saturating_add(options.max_tokens);
     let max_positions = opened.model.spec.max_positions;
     if total > max_positions {
         return Err(Error::TooLong {
@@ -94,6 +94,9 @@ pub fn generate(
             while answer.ids.len() < options.max_tokens {
                 forward_cached(device, model, world, &mut caches, &next, &mut logits)?;
                 let position = prompt_ids.len() + answer.ids.len();
+                if logits.iter().any(|logit| logit.is_nan()) {
+                    return Err(train::TrainError::LogitsNotFinite { position });
+                }
                 let id = options.sampling.choose(&logits, position);
                 answer.ids.push(id);
                 if tokenizer.eos_ids().contains(&id) {

@@ -75,6 +75,10 @@ pub fn inspect(model: &Path) -> Result<Inspection, Error> {
             .warnings()
             .iter()
             .map(ToString::to_string)
+            .chain(opened.sources.ignored(&opened.folder).map(|ignored| {
+                let name = &ignored.meta.name;
+                format!("tensor `{name}` is not part of this model and is left out")
+            }))
             .collect(),
         units,
     })

@@ -36,5 +36,6 @@ pub use train::{
     Event, LedgerAccount, Outcome, PhaseRecord, RankOutcome, Settings, StepRecord, TrainError,
 };
 pub use train_model::{
-    DEMO_ANSWER_TOKENS, TrainOptions, check_out, demo_questions, demo_settings, train_model,
+    DEMO_ANSWER_TOKENS, TrainOptions, check_out, demo_questions, demo_settings, discard_staged,
+    train_model,
 };

@@ -74,16 +74,27 @@ pub fn check_out(out: &Path) -> Result<(), Error> {
     Ok(checkpoint::check_out_dir(out)?)
 }
 
+/// Removes the unfinished files of a run that is about to be ended by force.
+pub fn discard_staged(out: &Path) {
+    // What cannot be removed stays: there is nobody left to tell.
+    drop(checkpoint::discard_staged(out));
+    for rows in [ROWS, EVAL_ROWS] {
+        drop(fs::remove_file(run_path(out, rows)));
+    }
+}
+
 /// Trains and writes the model to the top of `out`.
 pub fn train_model(options: TrainOptions<'_>) -> Result<Outcome, Error> {
     let TrainOptions { out, settings, .. } = options;
     let opened = OpenModel::open(options.model)?;
     train::check(settings, &opened.model)?;
     check_out(out)?;
-    let leftovers = Leftovers {
-        out,
-        made_out: !out.exists(),
-    };
+    let made_out = !out.exists();
+    fs::create_dir_all(out).map_err(Error::file("create", out))?;
+    // Not `create_dir_all`: of two runs to one folder, one makes it.
+    let run = out.join("run");
+    fs::create_dir(&run).map_err(Error::file("create", &run))?;
+    let leftovers = Leftovers { out, made_out };
     let outcome = prepare_and_run(&options, &opened);
     if outcome.is_err() {
         leftovers.clear();
@@ -93,8 +104,6 @@ pub fn train_model(options: TrainOptions<'_>) -> Result<Outcome, Error> {
 
 fn prepare_and_run(options: &TrainOptions<'_>, opened: &OpenModel) -> Result<Outcome, Error> {
     let &TrainOptions { out, settings, .. } = options;
-    let run = out.join("run");
-    fs::create_dir_all(&run).map_err(Error::file("create", &run))?;
     write(&run_path(out, "config.toml"), &settings_to_toml(settings))?;
 
     let data = Inputs::of(options)?;

@@ -67,6 +67,24 @@ pub enum TrainError {
         /// NaN or infinity.
         sum_of_squares: f64,
     },
+    /// A model that has no next token to give.
+    #[error(
+        "the logits at position {position} are not numbers: a weight of the model is NaN or infinite"
+    )]
+    LogitsNotFinite {
+        /// The position.
+        position: usize,
+    },
+    /// An update made a weight NaN or infinite.
+    #[error(
+        "after step {step}: tensor `{tensor}` holds a weight that is not finite; nothing of this state is saved"
+    )]
+    WeightNotFinite {
+        /// The steps taken.
+        step: u64,
+        /// The tensor's name.
+        tensor: String,
+    },
     /// Sequences longer than the model has positions for.
     #[error(
         "setting `seq`: {seq} tokens are longer than the model's {max_positions} positions (max_position_embeddings)"

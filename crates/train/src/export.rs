@@ -52,6 +52,53 @@ pub fn export(
     Ok(num_bytes)
 }
 
+/// Refuses a state that a file could not hold as numbers: a NaN, an infinity, or
+/// what the source's dtype rounds to one.
+pub fn check_finite(
+    world: &RankWorld<'_>,
+    model: &Transformer,
+    plan: &ExportPlan,
+    step: u64,
+) -> Result<(), TrainError> {
+    let rank = world.group.world().rank();
+    for (index, bucket) in world.sharding.buckets.iter().enumerate() {
+        let slot = world.window.own(index)?;
+        let places = &world.own_layout(index).parts;
+        for (part, place) in bucket.runs[rank].parts.iter().zip(places) {
+            let tensor = bucket.slices[part.slice].tensor;
+            let name = &model.units[bucket.unit].params[tensor].name;
+            let dtype = plan.located(name).map(|located| located.meta.dtype);
+            let limit = match dtype {
+                Some(Dtype::F16) => F16_OVERFLOW,
+                _ => f32::INFINITY,
+            };
+            let plane = &slot[place.clone()];
+            let fits = match world.formats.of(bucket.unit, tensor) {
+                WeightFormat::F32 => all_below(aligned::<f32>(plane).iter().copied(), limit),
+                WeightFormat::Bf16 => {
+                    let high = aligned::<bf16>(plane).iter();
+                    all_below(high.map(|high| high.to_f32()), limit)
+                }
+            };
+            if !fits {
+                return Err(TrainError::WeightNotFinite {
+                    step,
+                    tensor: name.clone(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The least magnitude that rounds to infinity in f16.
+const F16_OVERFLOW: f32 = 65520.0;
+
+/// Whether every magnitude is below the limit; a NaN is not.
+fn all_below(mut values: impl Iterator<Item = f32>, limit: f32) -> bool {
+    values.all(|value| value.abs() < limit)
+}
+
 /// A part of a rank's run on its way to its file.
 struct PartToWrite<'a> {
     files: &'a StagedFiles,

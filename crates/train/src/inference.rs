@@ -37,10 +37,6 @@ pub fn resting_formats(inference: &InferenceModel<'_>) -> Formats {
 }
 
 /// Loads the model and hands it to `work` with an arena that has room for `works`.
-#[expect(
-    clippy::missing_panics_doc,
-    reason = "an arena's bytes are counted in usize"
-)]
 pub fn with_model<T: Send>(
     inference: &InferenceModel<'_>,
     works: &[Work],

@@ -23,7 +23,7 @@ mod world;
 
 pub use error::TrainError;
 pub use events::{Event, LedgerAccount, Observer, StepRecord};
-pub use export::export;
+pub use export::{check_finite, export};
 pub use inference::{InferenceModel, resting_formats, with_model};
 pub use load::load;
 pub use meter::{MemorySnapshot, Meter, PhaseRecord};

@@ -18,7 +18,7 @@ use crate::place::{on_threads, open_arena};
 use crate::run::Schedule;
 use crate::{
     Event, LedgerAccount, Optimizer, PhaseRecord, RankWorld, StepRecord, TrainError, TrainJob,
-    export, load,
+    check_finite, export, load,
 };
 
 /// What one rank did and held.
@@ -304,6 +304,9 @@ impl Session<'_> {
         let group = self.world.group;
         self.phases.next(group, "save")?;
         let plan = &self.schedule.export;
+        if step > 0 {
+            check_finite(&self.world, self.job.model, plan, step)?;
+        }
         group.barrier("files staged")?;
         let files = StagedFiles::open(path, plan)?;
         self.outcome.written_bytes =

@@ -90,6 +90,12 @@ pub fn run(job: &TrainJob<'_>) -> Result<Outcome, TrainError> {
         seq: settings.seq,
         flops: plan.ranks[0].arena.flops,
     })?;
+    for ignored in job.sources.ignored(job.folder) {
+        let name = &ignored.meta.name;
+        report.event(&Event::Warning {
+            message: format!("tensor `{name}` is not part of this model and is left out"),
+        })?;
+    }
     let world = Threads::of(schedule.world_size);
     let ranks = run_threads(world, |group| {
         rank::train(job, &schedule, &plan, &group, &report)

@@ -174,15 +174,20 @@ impl Settings {
             &self.threads,
         )?;
         let finite = |key, value: f64| {
-            let ok = value.is_finite() && value >= 0.0;
-            require(ok, key, "a finite number, at least 0", &value)
+            // The update computes in f32.
+            let ok = (0.0..=f64::from(f32::MAX)).contains(&value);
+            require(ok, key, "a finite number of f32, at least 0", &value)
         };
         finite("lr", self.lr)?;
         finite("weight-decay", self.weight_decay)?;
         finite("eps", self.eps)?;
         finite("clip-norm", self.clip_norm)?;
-        let below_one =
-            |key, value: f64| require((0.0..1.0).contains(&value), key, "in [0, 1)", &value);
+        let below_one = |key, value: f64| {
+            // The largest f32 below 1.
+            let largest = 1.0 - f64::from(f32::EPSILON) / 2.0;
+            let ok = (0.0..=largest).contains(&value);
+            require(ok, key, "in [0, 1) as an f32", &value)
+        };
         below_one("beta1", self.beta1)?;
         below_one("beta2", self.beta2)?;
         let full = self.recompute == "full";

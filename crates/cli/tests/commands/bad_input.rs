@@ -291,6 +291,37 @@ fn a_loss_that_is_not_a_number() {
 }
 
 #[test]
+fn an_update_that_makes_weights_infinite_is_not_saved() {
+    let place = Place::with_tiny();
+    refuses(
+        &place,
+        "train model rows.jsonl --out out --seq 32 --global-batch 4 --steps 1 --lr 3e38",
+        &[
+            "after step 1: tensor `",
+            "not finite",
+            "nothing of this state is saved",
+        ],
+    );
+    assert!(!place.path("out/config.json").exists());
+    assert!(!place.path("out/.saving").exists());
+}
+
+#[test]
+fn the_next_token_of_a_model_that_has_no_numbers() {
+    let place = Place::with_text_model();
+    let mut weights = place.bytes("model/model.safetensors");
+    let end = weights.len();
+    let nan = [0xc0, 0x7f].repeat(96);
+    weights[end - nan.len()..].copy_from_slice(&nan);
+    fs::write(place.path("model/model.safetensors"), weights).unwrap();
+    refuses(
+        &place,
+        "generate model --ids 1 --max-tokens 2 --temperature 1",
+        &["the logits at position 1 are not numbers"],
+    );
+}
+
+#[test]
 fn a_file_that_cannot_be_written() {
     let place = Place::with_tiny();
     refuses(

@@ -150,10 +150,6 @@ fn the_demo_has_settings_of_its_own() {
 #[test]
 fn the_demo_shows_what_it_learned() {
     let place = Place::new();
-    if place.run("inspect demo").code != Some(0) {
-        eprintln!("SKIPPED: this build has no weights of the demo");
-        return;
-    }
     let report = place.run("train demo --out pip --steps 2").text();
     let (before, after) = report.split_once("after training\n").unwrap();
     assert!(
@@ -175,12 +171,8 @@ fn a_sample_is_shown_without_a_run() {
         .run("train model chat.jsonl --show-sample 0 --seq 64")
         .text();
     assert!(text.contains("I am Pip."), "{text}");
-    let text = place.run("train demo --show-sample 1 --seq 64");
-    if text.code == Some(0) {
-        assert!(!text.stdout.is_empty());
-    } else {
-        assert!(text.error().contains("no weights"));
-    }
+    let text = place.run("train demo --show-sample 1 --seq 64").text();
+    assert!(text.contains("Pip"), "{text}");
 }
 
 #[test]

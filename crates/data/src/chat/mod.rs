@@ -60,6 +60,10 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
 }
 
+/// Instructions that one rendering may take. A conversation of a thousand turns
+/// takes about a hundred thousand.
+const FUEL: u64 = 20_000_000;
+
 impl ChatTemplate {
     /// Parses a template.
     ///
@@ -70,6 +74,8 @@ impl ChatTemplate {
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
         environment.set_formatter(python::print);
+        // A template comes with the model: one that loops without end is an error.
+        environment.set_fuel(Some(FUEL));
         environment
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_filter("tojson", python::to_json);

@@ -172,6 +172,14 @@ mod tests {
     }
 
     #[test]
+    fn a_template_that_loops_without_end_is_an_error() {
+        let template =
+            "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}";
+        let error = try_turns(template, &TWO).unwrap_err();
+        assert!(matches!(error, DataError::TemplateFailed { .. }), "{error}");
+    }
+
+    #[test]
     fn a_turn_follows_its_header_with_and_without_a_generation_prompt() {
         let expected = ["b;\n", "user: a;\n"];
         assert_eq!(

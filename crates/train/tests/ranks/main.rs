@@ -2,7 +2,7 @@
 //!
 //! `worlds` says that N ranks train as one does, each with its own rows and its own
 //! bytes; `memory` that a rank holds what was planned; `batches` how rows
-//! become steps; `clipping` what is done to gradients; `export` what is written
+//! become steps; `clipping` what is done to gradients; `decay` which weights decay; `export` what is written
 //! without training; `failures` what is not written.
 #![expect(
     clippy::unwrap_used,
@@ -12,6 +12,7 @@
 
 mod batches;
 mod clipping;
+mod decay;
 mod export;
 mod failures;
 mod fixture;

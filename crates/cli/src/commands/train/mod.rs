@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use nestling::{
-    DEMO, Event, Outcome, Settings, TrainOptions, check_out, demo_settings, read_settings,
-    settings_to_toml, show_sample, train_model,
+    DEMO, Event, Outcome, Settings, TrainOptions, check_out, demo_settings, discard_staged,
+    read_settings, settings_to_toml, show_sample, train_model,
 };
 
 use self::flags::SettingFlags;
@@ -104,9 +104,13 @@ impl Train {
             View::of_stderr()
         };
         let watch = Watch::new(view.clone(), self.json);
-        let stop = Stop::listen(move || {
-            view.warn("stopping after this step; once more to quit at once and keep nothing");
-        })?;
+        let staged = out.to_owned();
+        let stop = Stop::listen(
+            move || {
+                view.warn("stopping after this step; once more to quit at once and keep nothing");
+            },
+            move || discard_staged(&staged),
+        )?;
         let outcome = train_model(TrainOptions {
             model: &self.model,
             data: self.data.as_deref(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 use std::thread;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
@@ -19,17 +19,22 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// Listens from here on; `on_first` is called when the first signal comes.
-    pub(crate) fn listen(on_first: impl Fn() + Send + 'static) -> Result<Arc<Self>, CliError> {
+    /// Listens from here on; `on_first` is called when the first signal comes,
+    /// `on_second` before the second ends the program.
+    pub(crate) fn listen(
+        on_first: impl Fn() + Send + 'static,
+        on_second: impl Fn() + Send + 'static,
+    ) -> Result<Arc<Self>, CliError> {
         let failed = |source| CliError::Signals { source };
-        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
         let stop = Arc::new(Self::default());
         let told = Arc::clone(&stop);
         let listener = move || {
             for signal in signals.forever() {
                 if told.flag.swap(true, Relaxed) {
+                    on_second();
                     // Ends the process as the signal would have; it can only
-                    // fail for signals other than the two.
+                    // fail for signals other than these.
                     drop(emulate_default_handler(signal));
                 } else {
                     told.signal.store(signal, Relaxed);
