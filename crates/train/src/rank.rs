@@ -89,7 +89,7 @@ fn train_on_threads(
     let read_bytes = load(&mut world, job.folder, job.sources, &ledger)?;
 
     phases.next(group, "prepare")?;
-    let mut session = Session {
+    let mut trainer = Trainer {
         job,
         schedule,
         plan,
@@ -108,12 +108,12 @@ fn train_on_threads(
             ..RankOutcome::default()
         },
     };
-    session.run()?;
-    let Session {
+    trainer.run()?;
+    let Trainer {
         phases,
         mut outcome,
         ..
-    } = session;
+    } = trainer;
     outcome.phases = phases.end(group)?;
     outcome.reserved_peak_bytes = ledger.peak_bytes();
     outcome.arena_bytes = own.arena.capacity_bytes;
@@ -138,7 +138,7 @@ fn agree(group: &ProcessGroup, plan: &Plan) -> Result<(), TrainError> {
 }
 
 /// A rank that is loaded and training.
-struct Session<'a> {
+struct Trainer<'a> {
     job: &'a TrainJob<'a>,
     schedule: &'a Schedule,
     plan: &'a Plan,
@@ -155,7 +155,7 @@ struct Session<'a> {
     outcome: RankOutcome,
 }
 
-impl Session<'_> {
+impl Trainer<'_> {
     /// Steps to the end or to a stop, with evaluations and checkpoints between.
     fn run(&mut self) -> Result<(), TrainError> {
         let settings = self.job.settings;
