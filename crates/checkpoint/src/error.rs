@@ -177,12 +177,12 @@ pub enum CheckpointError {
         /// Its file.
         file: PathBuf,
         /// The shape that the config calls for.
-        expected: Shape,
+        expected: Box<Shape>,
         /// The shape in the file.
-        found: Shape,
+        found: Box<Shape>,
     },
     /// A tensor whose dtype cannot be trained.
-    #[error("tensor `{tensor}` in `{}` is {found}, supported: F32, BF16, F16", file.display())]
+    #[error("tensor `{tensor}` in `{}` is {found}, supported: F32, BF16, F16, F64", file.display())]
     WrongDtype {
         /// The tensor.
         tensor: String,

@@ -75,7 +75,7 @@ impl ExportPlan {
             tensor.begin = begin;
             let TensorMeta { name, dtype, shape } = &tensor.meta;
             let entry =
-                json!({"dtype": dtype.name(), "shape": shape.0, "data_offsets": [begin, end]});
+                json!({"dtype": dtype.name(), "shape": shape.dims(), "data_offsets": [begin, end]});
             entries.insert(name.clone(), entry);
         }
         let header = header_bytes(&name, entries)?;

@@ -313,10 +313,10 @@ fn check_length(entry: &Entry) -> Result<(), HeaderFault> {
 /// them is 0: whether that is an error must not depend on their order.
 fn strict_bytes(dtype: Dtype, shape: &Shape) -> Option<u64> {
     let bits = shape
-        .0
+        .dims()
         .iter()
         .try_fold(dtype.bits(), |bits, &dim| bits.checked_mul(dim.max(1)))?;
-    if shape.0.contains(&0) {
+    if shape.dims().contains(&0) {
         return Some(0);
     }
     bits.is_multiple_of(8).then_some(bits / 8)
@@ -453,8 +453,8 @@ impl EntrySeed<'_> {
         })
     }
 
-    fn shape<E: serde::de::Error>(&mut self, dims: Option<Vec<u64>>) -> Result<Shape, E> {
-        dims.map(Shape).ok_or_else(|| {
+    fn shape<E: serde::de::Error>(&mut self, shape: Option<Shape>) -> Result<Shape, E> {
+        shape.ok_or_else(|| {
             let tensor = self.name.clone();
             stop(self.fault, HeaderFault::RankTooLarge { tensor })
         })
@@ -494,11 +494,11 @@ fn missing(tensor: String, field: &'static str) -> HeaderFault {
     HeaderFault::MissingField { tensor, field }
 }
 
-/// The dimensions of a shape, or `None` if there are more than the limit.
+/// A shape, or `None` if it has more dimensions than the limit.
 struct DimsSeed;
 
 impl<'de> DeserializeSeed<'de> for DimsSeed {
-    type Value = Option<Vec<u64>>;
+    type Value = Option<Shape>;
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
         json.deserialize_seq(self)
@@ -506,21 +506,22 @@ impl<'de> DeserializeSeed<'de> for DimsSeed {
 }
 
 impl<'de> Visitor<'de> for DimsSeed {
-    type Value = Option<Vec<u64>>;
+    type Value = Option<Shape>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list of dimensions")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let mut dims = Vec::new();
-        while let Some(dim) = list.next_element()? {
-            if dims.len() == MAX_RANK {
-                return Ok(None);
+        let mut dims = [0; MAX_RANK];
+        let mut rank = 0;
+        while let Some(next) = list.next_element()? {
+            match dims.get_mut(rank) {
+                Some(dim) => *dim = next,
+                None => return Ok(None),
             }
-            dims.push(dim);
+            rank += 1;
         }
-        dims.shrink_to_fit();
-        Ok(Some(dims))
+        Ok(Some(Shape::new(&dims[..rank])))
     }
 }

@@ -106,11 +106,14 @@ fn checked(folder: &Folder, param: &Param) -> Result<usize> {
         return Err(CheckpointError::WrongShape {
             tensor: param.name.clone(),
             file: file(),
-            expected,
-            found: tensor.meta.shape.clone(),
+            expected: Box::new(expected),
+            found: Box::new(tensor.meta.shape.clone()),
         });
     }
-    if !matches!(tensor.meta.dtype, Dtype::F32 | Dtype::BF16 | Dtype::F16) {
+    if !matches!(
+        tensor.meta.dtype,
+        Dtype::F32 | Dtype::BF16 | Dtype::F16 | Dtype::F64
+    ) {
         return Err(CheckpointError::WrongDtype {
             tensor: param.name.clone(),
             file: file(),

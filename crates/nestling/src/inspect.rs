@@ -107,7 +107,7 @@ fn unit_line<'a>(name: &str, located: impl Iterator<Item = &'a Located>) -> Unit
         let tensor = TensorLine {
             name: meta.name.clone(),
             dtype: meta.dtype.to_string(),
-            shape: meta.shape.0.clone(),
+            shape: meta.shape.dims().to_vec(),
             num_bytes: meta.num_bytes().expect("the header was checked"),
         };
         line.num_parameters += meta.shape.num_elements().expect("the header was checked");

@@ -8,7 +8,7 @@ use model::Transformer;
 use shard::{Bucket, Part};
 use tensor::{Dtype, Ledger, as_bytes_mut, cast, narrow};
 
-use crate::load::{STAGING_LEN, Staging, element_range};
+use crate::load::{Staging, element_range, staged_len};
 use crate::{RankWorld, TrainError};
 
 /// Writes this rank's part of every tensor; gives the bytes written.
@@ -124,7 +124,7 @@ impl PartToWrite<'_> {
         let mut num_bytes = 0;
         let mut at = 0;
         while at < self.part.num_elements {
-            let len = STAGING_LEN.min(self.part.num_elements - at);
+            let len = staged_len(dtype).min(self.part.num_elements - at);
             self.widen_master(format, plane, residual, at, len);
             let size = dtype.size_bytes().expect("sources are whole-byte floats");
             let mut stored = std::mem::take(&mut self.staging.stored);

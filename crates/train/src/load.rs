@@ -20,8 +20,8 @@ pub(crate) const STAGING_LEN: usize = 128 * 1024;
 /// as f32.
 #[derive(Debug)]
 pub(crate) struct Staging {
-    /// Up to 4 bytes an element, aligned for any stored float.
-    pub(crate) stored: Vec<f32>,
+    /// As stored, aligned for any float; holds half as many of 8 bytes.
+    pub(crate) stored: Vec<u64>,
     pub(crate) wide: Vec<f32>,
     _reservation: tensor::Reservation,
 }
@@ -31,10 +31,16 @@ impl Staging {
         let bytes = 2 * 4 * STAGING_LEN as u64;
         Ok(Self {
             _reservation: ledger.reserve(Account::Staging, bytes)?,
-            stored: vec![0.0; STAGING_LEN],
+            stored: vec![0; STAGING_LEN / 2],
             wide: vec![0.0; STAGING_LEN],
         })
     }
+}
+
+/// Elements of a dtype that are staged at a time.
+pub(crate) fn staged_len(dtype: Dtype) -> usize {
+    let size = dtype.size_bytes().expect("sources are whole-byte floats");
+    STAGING_LEN * 4 / size.max(4)
 }
 
 /// Fills this rank's planes from the checkpoint; gives the bytes read.
@@ -109,7 +115,7 @@ impl PartInFile<'_> {
         let mut num_bytes = 0;
         let mut at = 0;
         while at < self.elements.len() {
-            let len = STAGING_LEN.min(self.elements.len() - at);
+            let len = staged_len(dtype).min(self.elements.len() - at);
             num_bytes += self.stage(dtype, at, len)?;
             let wide = &self.staging.wide[..len];
             match format {
