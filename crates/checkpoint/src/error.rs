@@ -7,6 +7,7 @@ use spec::SpecError;
 use tensor::{Dtype, Shape, ShapeError};
 
 use crate::header::HeaderFault;
+use crate::pickle::PickleFault;
 
 /// A checkpoint that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -41,13 +42,13 @@ pub enum CheckpointError {
         folder: PathBuf,
     },
     /// A folder without weights.
-    #[error("no weights in `{}`: expected model.safetensors or model.safetensors.index.json", folder.display())]
+    #[error("no weights in `{}`: expected model.safetensors, model.safetensors.index.json or pytorch_model.bin", folder.display())]
     NoWeights {
         /// The folder.
         folder: PathBuf,
     },
     /// A folder whose weights are all in a format that is not read.
-    #[error("the weights in `{}` are in `{found}`, only safetensors is supported (model.safetensors or model.safetensors.index.json)", folder.display())]
+    #[error("the weights in `{}` are in `{found}`, supported: safetensors (model.safetensors or model.safetensors.index.json) and pytorch_model.bin", folder.display())]
     OtherFormat {
         /// The folder.
         folder: PathBuf,
@@ -55,10 +56,12 @@ pub enum CheckpointError {
         found: String,
     },
     /// Numbered files of a split checkpoint without the index that names them.
-    #[error("`{}` holds `{found}` but no model.safetensors.index.json to say which files belong together", folder.display())]
+    #[error("`{}` holds `{found}` but no {index} to say which files belong together", folder.display())]
     NoIndex {
         /// The folder.
         folder: PathBuf,
+        /// The name of the index that is not there.
+        index: &'static str,
         /// One of the files.
         found: String,
     },
@@ -113,6 +116,25 @@ pub enum CheckpointError {
         /// What is wrong.
         #[source]
         source: HeaderFault,
+    },
+    /// A `PyTorch` checkpoint that is broken, or that only running it could read.
+    #[error("`{}` cannot be read as a PyTorch checkpoint without running code; convert it to safetensors", file.display())]
+    Pickle {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: PickleFault,
+    },
+    /// A link in a model folder that the rules do not follow.
+    #[error("`{}` is a link to `{}`, {reason} (following `any` link reads it)", link.display(), target.display())]
+    LinkNotFollowed {
+        /// The link.
+        link: PathBuf,
+        /// Where it leads.
+        target: PathBuf,
+        /// Why it is not followed.
+        reason: &'static str,
     },
     /// More tensors than the limit.
     #[error("`{}` brings the tensors to more than {limit}", file.display())]

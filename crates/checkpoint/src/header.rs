@@ -15,10 +15,11 @@
 
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use tensor::{Dtype, Shape, TensorMeta};
 
 use crate::index::PairsSeed;
+use crate::rules::Strictness;
 
 /// The largest header that the format allows.
 pub const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -187,6 +188,30 @@ pub struct Header {
     pub entries: Vec<Entry>,
     /// The pairs of `__metadata__`, by key.
     pub metadata: Vec<(String, String)>,
+    /// Fields of tensors that the format does not have; none where they are errors.
+    pub unknown_fields: Option<UnknownFields>,
+}
+
+/// Fields of tensors that the format does not have: the first, and how many.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownFields {
+    /// The first one's tensor.
+    pub tensor: String,
+    /// Its name.
+    pub field: String,
+    /// How many there are in all.
+    pub count: u64,
+}
+
+impl fmt::Display for UnknownFields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (tensor, field) = (&self.tensor, &self.field);
+        write!(f, "tensor `{tensor}` has an unknown field `{field}`")?;
+        match self.count - 1 {
+            0 => Ok(()),
+            more => write!(f, " (and {more} more)"),
+        }
+    }
 }
 
 /// The header's length from a file's first 8 bytes, checked against the file's.
@@ -207,6 +232,15 @@ pub fn header_len(prefix: [u8; 8], file_bytes: u64) -> Result<u64, HeaderFault> 
 
 /// Reads the JSON of a header that is followed by `data_bytes` of data.
 pub fn parse_header(json: &[u8], data_bytes: u64) -> Result<Header, HeaderFault> {
+    parse_header_with(json, data_bytes, Strictness::Strict)
+}
+
+/// As [`parse_header`], strictly or not.
+pub fn parse_header_with(
+    json: &[u8],
+    data_bytes: u64,
+    strictness: Strictness,
+) -> Result<Header, HeaderFault> {
     let text = std::str::from_utf8(json).map_err(|error| HeaderFault::NotUtf8 {
         at: error.valid_up_to(),
     })?;
@@ -214,17 +248,21 @@ pub fn parse_header(json: &[u8], data_bytes: u64) -> Result<Header, HeaderFault>
     if !text.starts_with('{') || !text.ends_with('}') {
         return Err(HeaderFault::NotAnObject);
     }
-    let mut header = parse_json(text)?;
+    let mut header = parse_json(text, strictness)?;
     header.check_names()?;
     header.entries.iter().try_for_each(check_length)?;
     header.check_tiling(8 + json.len() as u64, data_bytes)?;
     Ok(header)
 }
 
-fn parse_json(text: &str) -> Result<Header, HeaderFault> {
+fn parse_json(text: &str, strictness: Strictness) -> Result<Header, HeaderFault> {
     let mut fault = None;
     let mut json = serde_json::Deserializer::from_str(text);
-    let parsed = HeaderSeed { fault: &mut fault }
+    let seed = HeaderSeed {
+        fault: &mut fault,
+        strictness,
+    };
+    let parsed = seed
         .deserialize(&mut json)
         .and_then(|header| json.end().map(|()| header));
     parsed.map_err(|error| {
@@ -338,6 +376,7 @@ fn stop<E: serde::de::Error>(slot: &mut Option<HeaderFault>, fault: HeaderFault)
 
 struct HeaderSeed<'a> {
     fault: &'a mut Option<HeaderFault>,
+    strictness: Strictness,
 }
 
 impl<'de> DeserializeSeed<'de> for HeaderSeed<'_> {
@@ -378,6 +417,8 @@ impl<'de> Visitor<'de> for HeaderSeed<'_> {
             let entry = map.next_value_seed(EntrySeed {
                 name,
                 fault: &mut *self.fault,
+                strictness: self.strictness,
+                unknown: &mut header.unknown_fields,
             })?;
             header.entries.push(entry);
         }
@@ -389,6 +430,8 @@ impl<'de> Visitor<'de> for HeaderSeed<'_> {
 struct EntrySeed<'a> {
     name: String,
     fault: &'a mut Option<HeaderFault>,
+    strictness: Strictness,
+    unknown: &'a mut Option<UnknownFields>,
 }
 
 impl<'de> DeserializeSeed<'de> for EntrySeed<'_> {
@@ -430,6 +473,10 @@ impl<'de> Visitor<'de> for EntrySeed<'_> {
                     self.once("data_offsets", fields.offsets.as_ref())?;
                     fields.offsets = Some(map.next_value()?);
                 }
+                _ if self.strictness == Strictness::Lax => {
+                    map.next_value::<IgnoredAny>()?;
+                    self.note(field);
+                }
                 _ => {
                     let tensor = self.name;
                     return Err(stop(
@@ -458,6 +505,16 @@ impl EntrySeed<'_> {
             let tensor = self.name.clone();
             stop(self.fault, HeaderFault::RankTooLarge { tensor })
         })
+    }
+
+    fn note(&mut self, field: String) {
+        let tensor = &self.name;
+        let unknown = self.unknown.get_or_insert_with(|| UnknownFields {
+            tensor: tensor.clone(),
+            field,
+            count: 0,
+        });
+        unknown.count += 1;
     }
 
     fn once<T, E: serde::de::Error>(

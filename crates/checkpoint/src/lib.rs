@@ -19,15 +19,25 @@ mod folder;
 mod header;
 mod index;
 pub mod init;
+mod layout;
+mod pickle;
 mod read;
+mod rules;
 mod sources;
 mod staging;
+mod weights;
 
 pub use error::{CheckpointError, IndexFault, Result};
 pub use export::{ExportPlan, PlannedFile};
 pub use files::FileEntry;
-pub use folder::{Folder, Located, Weights, inspect_file};
-pub use header::{Entry, Header, HeaderFault, MAX_HEADER_BYTES, header_len, parse_header};
+pub use folder::Folder;
+pub use header::{
+    Entry, Header, HeaderFault, MAX_HEADER_BYTES, UnknownFields, header_len, parse_header,
+    parse_header_with,
+};
+pub use pickle::PickleFault;
 pub use read::Reader;
+pub use rules::{FollowLinks, ReadRules, Strictness, UnknownFollowLinks};
 pub use sources::Sources;
 pub use staging::{StagedFiles, Staging, check_out_dir, discard_staged, write_atomically};
+pub use weights::{Located, Weights, inspect_file};

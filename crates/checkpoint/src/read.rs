@@ -11,7 +11,7 @@ use rustix::fs::Advice;
 
 use crate::error::{CheckpointError, Result, io_error};
 use crate::files::{FewOpen, FileEntry};
-use crate::folder::Located;
+use crate::weights::Located;
 
 /// One rank's handles on a checkpoint's files.
 #[derive(Debug)]

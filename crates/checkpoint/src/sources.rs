@@ -4,7 +4,9 @@ use spec::{ModelSpec, Param, Unit};
 use tensor::{Dtype, TensorMeta};
 
 use crate::error::{CheckpointError, Result};
-use crate::folder::{Folder, Located};
+use crate::folder::Folder;
+use crate::rules::Strictness;
+use crate::weights::Located;
 
 const HEAD_NAME: &str = "lm_head.weight";
 
@@ -33,9 +35,12 @@ impl Sources {
             resolved.push(numbers);
         }
         let unused = (0..is_used.len()).filter(|&number| !is_used[number]);
-        let (ignored, unexpected): (Vec<_>, Vec<_>) =
+        let (mut ignored, unexpected): (Vec<_>, Vec<_>) =
             unused.partition(|&number| is_ignored(&folder.tensors()[number].meta.name, spec));
-        if let Some(&first) = unexpected.first() {
+        if folder.strictness() == Strictness::Lax {
+            ignored.extend_from_slice(&unexpected);
+            ignored.sort_unstable();
+        } else if let Some(&first) = unexpected.first() {
             return Err(CheckpointError::UnexpectedTensors {
                 folder: folder.path().to_owned(),
                 num_unexpected: unexpected.len(),
