@@ -83,7 +83,7 @@ impl Folder {
     fn open_files_named(&mut self, layout: &Layout, names: &[String]) -> Result<()> {
         let paths = names.iter().map(|name| self.bounds.path(name));
         let paths = paths.collect::<Result<Vec<_>>>()?;
-        self.weights = Weights::open(&paths, layout.format, self.strictness, &mut self.warnings)?;
+        self.weights = Weights::open(&paths, layout.format, self.strictness)?;
         Ok(())
     }
 
@@ -198,6 +198,12 @@ impl Folder {
     /// Whether what does not belong is an error.
     pub(crate) fn strictness(&self) -> Strictness {
         self.strictness
+    }
+
+    /// Of each file with fields that the format does not have, the first in words;
+    /// only lax reading leaves them out.
+    pub fn unknown_fields(&self) -> &[String] {
+        self.weights.unknown_fields()
     }
 
     /// What is odd about the folder but does no harm.

@@ -40,4 +40,4 @@ pub use read::Reader;
 pub use rules::{FollowLinks, ReadRules, Strictness, UnknownFollowLinks};
 pub use sources::Sources;
 pub use staging::{StagedFiles, Staging, check_out_dir, discard_staged, write_atomically};
-pub use weights::{Located, Weights, inspect_file};
+pub use weights::{Located, Weights, inspect_file, inspect_file_with};

@@ -15,8 +15,10 @@ const HEAD_NAME: &str = "lm_head.weight";
 pub struct Sources {
     /// By unit and parameter, numbers of tensors in the folder.
     units: Vec<Vec<usize>>,
-    /// Numbers of tensors that are left out on purpose.
+    /// Numbers of tensors that are left out on purpose, in order.
     ignored: Vec<usize>,
+    /// Those of them that nobody knows, let pass where reading is lax.
+    unexpected: Vec<usize>,
 }
 
 impl Sources {
@@ -50,6 +52,7 @@ impl Sources {
         Ok(Self {
             units: resolved,
             ignored,
+            unexpected,
         })
     }
 
@@ -64,12 +67,19 @@ impl Sources {
         self.ignored.iter().map(|&number| &folder.tensors()[number])
     }
 
+    /// Those of them that do not belong to the model at all, which only lax reading
+    /// leaves out.
+    pub fn unexpected<'a>(&self, folder: &'a Folder) -> impl ExactSizeIterator<Item = &'a Located> {
+        let numbers = self.unexpected.iter();
+        numbers.map(|&number| &folder.tensors()[number])
+    }
+
     /// What an export of this model holds: the tensors in use, in the folder's
     /// order, under their names and in their dtypes.
     pub fn exported(&self, folder: &Folder) -> Vec<TensorMeta> {
         let tensors = folder.tensors().iter().enumerate();
         tensors
-            .filter(|(number, _)| !self.ignored.contains(number))
+            .filter(|(number, _)| self.ignored.binary_search(number).is_err())
             .map(|(_, tensor)| tensor.meta.clone())
             .collect()
     }

@@ -58,6 +58,7 @@ pub struct Weights {
     tensors: Vec<Located>,
     /// Numbers of tensors, in the order of their names.
     by_name: Vec<u32>,
+    unknown_fields: Vec<String>,
 }
 
 impl Weights {
@@ -67,25 +68,22 @@ impl Weights {
             files: Vec::new().into(),
             tensors: Vec::new(),
             by_name: Vec::new(),
+            unknown_fields: Vec::new(),
         }
     }
 
     /// Reads the headers of files, or what stands for them, and nothing else of
-    /// them. What is odd but let pass is added to `warnings`.
-    pub(crate) fn open(
-        paths: &[PathBuf],
-        format: Format,
-        strictness: Strictness,
-        warnings: &mut Vec<String>,
-    ) -> Result<Self> {
+    /// them.
+    pub(crate) fn open(paths: &[PathBuf], format: Format, strictness: Strictness) -> Result<Self> {
+        let mut unknown_fields = Vec::new();
         let mut files = Vec::new();
         let mut tensors = Vec::new();
         for path in paths {
             let (mut file, entry) = FileEntry::open(path)?;
             let found = match format {
                 Format::Safetensors => {
-                    let (found, warning) = header_of(&mut file, &entry, strictness)?;
-                    warnings.extend(warning);
+                    let (found, unknown) = header_of(&mut file, &entry, strictness)?;
+                    unknown_fields.extend(unknown);
                     found
                 }
                 Format::Pickle => tensors_of_pickle(&file, &entry)?,
@@ -108,6 +106,7 @@ impl Weights {
             files: files.into(),
             by_name: sorted_by_name(&tensors),
             tensors,
+            unknown_fields,
         };
         weights.refuse_twins()?;
         Ok(weights)
@@ -153,6 +152,11 @@ impl Weights {
         self.position(name).map(|number| &self.tensors[number])
     }
 
+    /// Of each file with fields that the format does not have, the first in words.
+    pub fn unknown_fields(&self) -> &[String] {
+        &self.unknown_fields
+    }
+
     /// Opens the files once more, for one rank.
     pub fn open_files(&self) -> Result<Reader> {
         Reader::new(Arc::clone(&self.files))
@@ -165,7 +169,7 @@ fn sorted_by_name(tensors: &[Located]) -> Vec<u32> {
     by_name
 }
 
-/// The tensors of a safetensors file, and what is odd about its header.
+/// The tensors of a safetensors file, and the unknown fields of its header in words.
 fn header_of(
     file: &mut File,
     entry: &FileEntry,
@@ -183,13 +187,13 @@ fn header_of(
     read_header_part(file, entry, data_begin, &mut json)?;
     let data_bytes = entry.num_bytes - data_begin;
     let header = parse_header_with(&json, data_bytes, strictness).map_err(refuse)?;
-    let warning = header.unknown_fields.map(|unknown| {
+    let unknown = header.unknown_fields.map(|unknown| {
         let file = entry.path.display();
         format!("`{file}`: {unknown}")
     });
     let placed = header.entries.into_iter();
     let placed = placed.map(move |tensor| (tensor.meta, data_begin + tensor.begin));
-    Ok((placed.collect(), warning))
+    Ok((placed.collect(), unknown))
 }
 
 /// Fills `dst` with the file's next bytes, the last of its first `needed_bytes`.
@@ -225,10 +229,15 @@ fn tensors_of_pickle(file: &File, entry: &FileEntry) -> Result<Vec<Placed>> {
 
 /// Reads what a single file says of its tensors.
 pub fn inspect_file(path: &Path) -> Result<Weights> {
+    inspect_file_with(path, Strictness::Strict)
+}
+
+/// As [`inspect_file`], strictly or not.
+pub fn inspect_file_with(path: &Path, strictness: Strictness) -> Result<Weights> {
     let format = match path.extension() {
         Some(ending) if ending == "bin" => Format::Pickle,
         _ => Format::Safetensors,
     };
     let paths = [path.to_owned()];
-    Weights::open(&paths, format, Strictness::Strict, &mut Vec::new())
+    Weights::open(&paths, format, strictness)
 }

@@ -1,13 +1,11 @@
 //! Text from a model, token by token.
 
-use std::path::Path;
-
 use data::{Message, Tokenizer};
 use model::{Cache, forward_cached};
 use plan::Work;
 use train::with_model;
 
-use crate::{Error, OpenModel, Sampling};
+use crate::{Error, ModelPath, OpenModel, Sampling};
 
 /// What a text begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,8 +52,8 @@ pub struct Generated {
 }
 
 /// Generates text and hands each piece to `on_text` as soon as it is whole.
-pub fn generate(
-    model: &Path,
+pub fn generate<'a>(
+    model: impl Into<ModelPath<'a>>,
     prompt: Prompt<'_>,
     options: GenerateOptions,
     on_text: &(dyn Fn(&str) + Sync),

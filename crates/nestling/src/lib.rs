@@ -21,13 +21,14 @@ mod sampling;
 mod settings;
 mod train_model;
 
+pub use checkpoint::{FollowLinks, ReadRules, Strictness};
 pub use error::Error;
 pub use evaluate::{EvalReport, evaluate};
 pub use generate::{Finish, GenerateOptions, Generated, Prompt, generate};
 pub use init::{InitOptions, PresetLine, init, presets};
 pub use inspect::{Inspection, TensorLine, UnitLine, inspect};
 pub use logits::{Logits, logits};
-pub use opened::{DEMO, OpenModel};
+pub use opened::{DEMO, ModelPath, OpenModel, left_out};
 pub use prepare::show_sample;
 pub use sampling::Sampling;
 pub use settings::{SettingsTable, read_settings, settings_to_toml};

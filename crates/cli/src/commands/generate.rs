@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::error::CliError;
 use crate::output::{print, print_json, write_now};
 use crate::progress;
+use crate::reading::Reading;
 use crate::values;
 
 /// Text from a model.
@@ -47,10 +48,13 @@ pub(crate) struct Generate {
     /// Print tokens, text and why it ended as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    reading: Reading,
 }
 
 impl Generate {
     pub(crate) fn run(self) -> Result<(), CliError> {
+        let model = self.reading.noted(&self.model)?;
         let spinner = progress::spinner("loading");
         let failed = Mutex::new(None);
         let say = |piece: &str| {
@@ -62,7 +66,7 @@ impl Generate {
                 failed.get_or_insert(CliError::Output { source });
             }
         };
-        let generated = generate(&self.model, self.beginning(), self.options(), &say)?;
+        let generated = generate(model, self.beginning(), self.options(), &say)?;
         spinner.finish_and_clear();
         if self.json {
             return print_json(&json!({

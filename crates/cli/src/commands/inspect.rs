@@ -8,11 +8,12 @@ use nestling::{Inspection, UnitLine, inspect};
 use crate::error::CliError;
 use crate::format::{Align, count, counted, size, table};
 use crate::output::{print, print_json};
+use crate::reading::Reading;
 
 /// What is in a model.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Inspect {
-    /// A Hugging Face folder, a .safetensors file, or `demo`
+    /// A Hugging Face folder, a .safetensors or .bin file, or `demo`
     model: PathBuf,
     /// Print everything as JSON
     #[arg(long)]
@@ -20,11 +21,13 @@ pub(crate) struct Inspect {
     /// List every tensor
     #[arg(long)]
     tensors: bool,
+    #[command(flatten)]
+    reading: Reading,
 }
 
 impl Inspect {
     pub(crate) fn run(self) -> Result<(), CliError> {
-        let inspection = inspect(&self.model)?;
+        let inspection = inspect(self.reading.of(&self.model))?;
         if self.json {
             return print_json(&inspection);
         }

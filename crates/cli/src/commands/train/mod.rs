@@ -23,6 +23,7 @@ use self::tables::{ledger_table, memory_table};
 use self::watch::{View, Watch};
 use crate::error::CliError;
 use crate::output::{note, print};
+use crate::reading::Reading;
 
 /// Fine-tune a model and write it as a Hugging Face folder.
 #[derive(Debug, clap::Args)]
@@ -49,6 +50,8 @@ pub(crate) struct Train {
     /// Print warnings and errors only
     #[arg(long)]
     quiet: bool,
+    #[command(flatten)]
+    reading: Reading,
     #[command(flatten)]
     settings: SettingFlags,
 }
@@ -88,7 +91,14 @@ impl Train {
         let in_colour = io::stdout().is_terminal();
         let data = self.data.as_deref();
         let (seq, seed) = (settings.seq, settings.seed);
-        let sample = show_sample(&self.model, data, seq, seed, row, in_colour)?;
+        let sample = show_sample(
+            self.reading.of(&self.model),
+            data,
+            seq,
+            seed,
+            row,
+            in_colour,
+        )?;
         print(&format!("{}\n", sample.trim_end()))
     }
 
@@ -112,7 +122,7 @@ impl Train {
             move || discard_staged(&staged),
         )?;
         let outcome = train_model(TrainOptions {
-            model: &self.model,
+            model: self.reading.of(&self.model),
             data: self.data.as_deref(),
             out,
             settings,
