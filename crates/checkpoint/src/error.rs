@@ -314,6 +314,18 @@ pub enum IndexFault {
         /// The tensor.
         tensor: String,
     },
+    /// A field that stands in the index twice.
+    #[error("`{field}` stands in it twice")]
+    DuplicateField {
+        /// The field.
+        field: String,
+    },
+    /// More tensors than the limit.
+    #[error("it has more than {limit} tensors")]
+    TooManyTensors {
+        /// The limit.
+        limit: usize,
+    },
     /// A file name that leaves the folder or is none.
     #[error("file name `{name}` is not a plain path inside the folder")]
     BadFileName {

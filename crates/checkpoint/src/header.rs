@@ -27,6 +27,10 @@ pub const MAX_HEADER_BYTES: u64 = 100_000_000;
 /// The most tensors a header may have.
 pub(crate) const MAX_TENSORS: usize = 4_000_000;
 
+/// The most pairs that `__metadata__` may have: a header of 100 MB could hold ten
+/// million, at ten times its size in memory. Writers put a handful there.
+const MAX_METADATA: usize = 100_000;
+
 /// The most dimensions a tensor may have.
 const MAX_RANK: usize = 64;
 
@@ -68,6 +72,9 @@ pub enum HeaderFault {
     /// More tensors than the limit.
     #[error("header has more than {MAX_TENSORS} tensors")]
     TooManyTensors,
+    /// More metadata than the limit.
+    #[error("header has more than {MAX_METADATA} pairs of metadata")]
+    TooMuchMetadata,
     /// A name twice.
     #[error("tensor `{tensor}` appears twice")]
     DuplicateTensor {
@@ -379,6 +386,25 @@ struct HeaderSeed<'a> {
     strictness: Strictness,
 }
 
+impl HeaderSeed<'_> {
+    fn metadata<'de, A: MapAccess<'de>>(
+        &mut self,
+        map: &mut A,
+        pairs: &mut Vec<(String, String)>,
+    ) -> Result<(), A::Error> {
+        let mut is_over = false;
+        let outcome = map.next_value_seed(PairsSeed {
+            pairs,
+            most: MAX_METADATA,
+            is_over: &mut is_over,
+        });
+        match outcome {
+            Err(_) if is_over => Err(stop(self.fault, HeaderFault::TooMuchMetadata)),
+            outcome => outcome,
+        }
+    }
+}
+
 impl<'de> DeserializeSeed<'de> for HeaderSeed<'_> {
     type Value = Header;
 
@@ -394,7 +420,7 @@ impl<'de> Visitor<'de> for HeaderSeed<'_> {
         f.write_str("a map of tensors")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Header, A::Error> {
         let mut header = Header::default();
         let mut has_metadata = false;
         while let Some(name) = map.next_key::<String>()? {
@@ -405,7 +431,7 @@ impl<'de> Visitor<'de> for HeaderSeed<'_> {
                         HeaderFault::DuplicateMetadata { key: name },
                     ));
                 }
-                map.next_value_seed(PairsSeed(&mut header.metadata))?;
+                self.metadata(&mut map, &mut header.metadata)?;
                 continue;
             }
             if header.entries.len() == MAX_TENSORS {
