@@ -1,5 +1,5 @@
-//! Where the bytes of a model are: Hugging Face folders, safetensors headers and
-//! indexes; ranged reads, in-place writes and atomic commit.
+//! Where the bytes of a model are: Hugging Face folders, safetensors headers,
+//! indexes, and torch's pickles, which are read without being run; ranged reads, in-place writes and atomic commit.
 //!
 //! The only crate that opens model files. It reads with `pread` and never maps:
 //! a mapped file that is cut short kills the process, a read returns an error.

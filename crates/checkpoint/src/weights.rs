@@ -235,7 +235,9 @@ pub fn inspect_file(path: &Path) -> Result<Weights> {
 /// As [`inspect_file`], strictly or not.
 pub fn inspect_file_with(path: &Path, strictness: Strictness) -> Result<Weights> {
     let format = match path.extension() {
-        Some(ending) if ending == "bin" => Format::Pickle,
+        Some(ending) if ["bin", "pt", "pth"].iter().any(|pickle| ending == *pickle) => {
+            Format::Pickle
+        }
         _ => Format::Safetensors,
     };
     let paths = [path.to_owned()];

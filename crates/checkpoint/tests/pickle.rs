@@ -5,6 +5,7 @@ mod archives;
 
 use std::error::Error;
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use archives::archive;
@@ -280,4 +281,82 @@ fn a_fault_is_an_error_of_its_own() {
     };
     let name = "posix.system".to_owned();
     assert_eq!(source, PickleFault::Global { name });
+}
+
+/// A storage of 5 GiB, then one of 8 bytes, with the numbers of 64 bits that torch
+/// writes beyond 4 GiB. The data are a hole.
+#[test]
+fn an_archive_beyond_4_gib_is_read() {
+    const LARGE: u64 = 5 << 30;
+    let state = {
+        let tensor = |key: char, len: u64, name: &str| {
+            let name_len = u32::try_from(name.len()).unwrap().to_le_bytes();
+            let parts = [
+                &b"X"[..],
+                &name_len,
+                name.as_bytes(),
+                b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nByteStorage\nX\x01\0\0\0",
+                &[u8::try_from(key).unwrap()],
+                b"X\x03\0\0\0cpu\x8a\x08",
+                &len.to_le_bytes(),
+                b"tQK\x00\x8a\x08",
+                &len.to_le_bytes(),
+                b"\x85K\x01\x85\x89}tR",
+            ];
+            parts.concat()
+        };
+        let body = [tensor('0', LARGE, "large"), tensor('1', 8, "small")].concat();
+        [&b"\x80\x02}("[..], &body, b"u."].concat()
+    };
+    let entries = [
+        ("data.pkl", state.len() as u64),
+        ("data/0", LARGE),
+        ("data/1", 8),
+    ];
+    let local = |name: &str| {
+        let len = u16::try_from(name.len()).unwrap().to_le_bytes();
+        let head = [&b"PK\x03\x04"[..], &[0; 22], &len, &[0; 2]].concat();
+        [&head[..], name.as_bytes()].concat()
+    };
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("large.bin");
+    let file = fs::File::create(&path).unwrap();
+    let (mut at, mut directory) = (0, Vec::new());
+    let mut begins = Vec::new();
+    for (name, len) in entries {
+        let name = format!("large/{name}");
+        let head = local(&name);
+        file.write_all_at(&head, at).unwrap();
+        let name_len = u16::try_from(name.len()).unwrap().to_le_bytes();
+        directory.extend(
+            [
+                &b"PK\x01\x02"[..],
+                &[0; 16],
+                &[0xff; 8],
+                &name_len,
+                &28_u16.to_le_bytes(),
+            ]
+            .concat(),
+        );
+        directory.extend([&[0; 10][..], &[0xff; 4], name.as_bytes(), &[1, 0, 24, 0]].concat());
+        directory.extend([len, len, at].map(u64::to_le_bytes).concat());
+        begins.push(at + head.len() as u64);
+        at += head.len() as u64 + len;
+    }
+    file.write_all_at(&state, begins[0]).unwrap();
+    file.write_all_at(b"8 bytes.", begins[2]).unwrap();
+    let numbers = [3, 3, directory.len() as u64, at]
+        .map(u64::to_le_bytes)
+        .concat();
+    let end64 = [&b"PK\x06\x06\x2c\0\0\0\0\0\0\0"[..], &[0; 12], &numbers].concat();
+    let place = (at + directory.len() as u64).to_le_bytes();
+    let place = [&b"PK\x06\x07\0\0\0\0"[..], &place, &[1, 0, 0, 0]].concat();
+    let end = [&b"PK\x05\x06\0\0\0\0"[..], &[0xff; 12], &[0; 2]].concat();
+    file.write_all_at(&[directory, end64, place, end].concat(), at)
+        .unwrap();
+
+    let weights = inspect_file(&path).unwrap();
+    assert_eq!(weights.find("large").unwrap().num_bytes(), LARGE);
+    let small = weights.find("small").unwrap();
+    assert_eq!(bytes_of(&weights.open_files().unwrap(), small), b"8 bytes.");
 }

@@ -12,7 +12,7 @@ use super::fault::PickleFault;
 use super::globals::Global;
 
 /// The most values that may be held at a time, in containers and on the stack.
-pub(super) const MAX_VALUES: usize = 8 << 20;
+pub(super) const MAX_VALUES: usize = 4 << 20;
 
 /// A value, by itself or by the number of its slot.
 #[derive(Debug, Clone, Copy)]
