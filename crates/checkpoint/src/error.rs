@@ -182,7 +182,7 @@ pub enum CheckpointError {
         hint: &'static str,
     },
     /// Tensors that the config does not call for.
-    #[error("tensor `{first}`{} in `{}` does not belong to the model of its config", and_more(*num_unexpected), folder.display())]
+    #[error("tensor `{first}`{} in `{}` does not belong to the model of its config (lax reading leaves it out)", and_more(*num_unexpected), folder.display())]
     UnexpectedTensors {
         /// The folder.
         folder: PathBuf,

@@ -336,8 +336,9 @@ fn configs() -> Vec<Case> {
 
 /// An archive with a program and storages `0` of 24 and `1` of 8 bytes.
 pub(crate) fn with_program(program: &[u8]) -> Vec<u8> {
-    let entries: [(&str, &[u8]); 3] = [
+    let entries: [(&str, &[u8]); 4] = [
         ("data.pkl", program),
+        ("version", b"3\n"),
         ("data/0", &[1; 24]),
         ("data/1", &[2; 8]),
     ];

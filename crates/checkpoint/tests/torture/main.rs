@@ -23,7 +23,7 @@ fn committed() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/torture")
 }
 
-/// Every file below a folder by its path, but for the script.
+/// Every file below a folder by its path, but for the scripts and what torch said.
 fn files_below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
@@ -32,13 +32,21 @@ fn files_below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
             let path = item.expect("an item").path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_none_or(|ending| ending != "sh") {
+            } else if !is_not_made(&path) {
                 let name = path.strip_prefix(folder).expect("below it").to_owned();
                 files.insert(name, fs::read(path).expect("a file"));
             }
         }
     }
     files
+}
+
+/// Whether a file of the corpus does not come from its command.
+fn is_not_made(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default();
+    ["make.sh", "torch_verdicts.py", "torch.json"]
+        .iter()
+        .any(|other| name == *other)
 }
 
 fn chain(error: &dyn Error) -> String {
@@ -120,6 +128,18 @@ fn the_formats_own_reader_disagrees_on_the_listed_points_only() {
         let agree = verdicts::ours(case) == reference;
         assert_eq!(agree, case.stricter_on.is_empty(), "{}", case.name);
         assert!(agree || reference == "read", "only we read {}", case.name);
+    }
+}
+
+#[test]
+fn what_we_read_torch_reads_too() {
+    for case in cases::all().iter().filter(|case| case.kind == Kind::Pickle) {
+        let torch = verdicts::torch(case).expect("run testdata/torture/torch_verdicts.py");
+        assert!(
+            verdicts::ours(case) == "refused" || torch == "read",
+            "{}",
+            case.name
+        );
     }
 }
 

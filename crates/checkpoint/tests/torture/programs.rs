@@ -446,7 +446,12 @@ fn whole_archives() -> Vec<Case> {
     let program = dictionary(&[("a", Rebuilt::plain().program())]);
     let valid = with_program(&program);
     let with = |more: (&str, &[u8])| {
-        let entries: [(&str, &[u8]); 3] = [("data.pkl", &program), ("data/0", &[1; 24]), more];
+        let entries: [(&str, &[u8]); 4] = [
+            ("data.pkl", &program),
+            ("version", b"3\n"),
+            ("data/0", &[1; 24]),
+            more,
+        ];
         archive("pytorch_model", &entries)
     };
     let elsewhere = archive("x", &[("../y/data.pkl", &program)]);

@@ -48,6 +48,14 @@ pub(crate) fn reference(case: &Case) -> Option<&'static str> {
     Some(if read.is_ok() { "read" } else { "refused" })
 }
 
+/// What torch said of a pickle when its script was last run.
+pub(crate) fn torch(case: &Case) -> Option<&'static str> {
+    let text = include_str!("../../../../testdata/torture/torch.json");
+    let verdicts: Value = serde_json::from_str(text).expect("JSON");
+    let verdict = verdicts["verdicts"].get(&case.name)?;
+    Some(if verdict == "read" { "read" } else { "refused" })
+}
+
 /// What a strict reader says.
 pub(crate) fn ours(case: &Case) -> &'static str {
     if case.refused.is_empty() {
@@ -65,6 +73,9 @@ fn verdicts(cases: &[Case]) -> Value {
         }
         if let Some(reference) = reference(case) {
             verdict["safetensors"] = reference.into();
+        }
+        if let Some(torch) = torch(case) {
+            verdict["torch"] = torch.into();
         }
         if !case.stricter_on.is_empty() {
             verdict["stricter_on"] = case.stricter_on.into();
@@ -86,10 +97,13 @@ stricter on purpose; there is no other disagreement.
 - `files/`: one safetensors file each.
 - `folders/`: a model folder with an index.
 - `configs/`: one `config.json` each.
-- `pickles/`: one `pytorch_model.bin` each.
+- `pickles/`: one `pytorch_model.bin` each. Beside them stands what
+  `torch.load(weights_only=True)` does, as `torch_verdicts.py` found it (version in
+  `torch.json`). What we read, torch reads. Torch reads more: it runs any nesting of plain
+  values, while ours wants a dictionary of whole tensors and an archive of one reading.
 
-| file | ours | the `safetensors` crate | why they differ |
-|---|---|---|---|
+| file | ours | the `safetensors` crate | torch | why they differ |
+|---|---|---|---|---|
 ";
 
 fn table(cases: &[Case]) -> String {
@@ -101,9 +115,10 @@ fn table(cases: &[Case]) -> String {
             words => format!("refused: {}", words.replace('|', "\\|")),
         };
         let reference = reference(case).unwrap_or("");
+        let torch = torch(case).unwrap_or("");
         let _ = writeln!(
             text,
-            "| `{path}` | {ours} | {reference} | {} |",
+            "| `{path}` | {ours} | {reference} | {torch} | {} |",
             case.stricter_on
         );
     }
