@@ -12,6 +12,7 @@
 //! Staging        OUT/.saving, written by all ranks, renamed into OUT at once
 //! ```
 
+mod digest;
 mod error;
 mod export;
 mod files;
@@ -23,6 +24,7 @@ mod read;
 mod sources;
 mod staging;
 
+pub use digest::{Digest, NotADigest};
 pub use error::{CheckpointError, IndexFault, Result};
 pub use export::{ExportPlan, PlannedFile};
 pub use files::FileEntry;
