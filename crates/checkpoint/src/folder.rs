@@ -13,6 +13,7 @@ use std::sync::Arc;
 use spec::ModelSpec;
 use tensor::TensorMeta;
 
+use crate::cache::CachePolicy;
 use crate::error::{CheckpointError, Result, io_error};
 use crate::files::{FileEntry, kind, read_text};
 use crate::header::{Header, MAX_HEADER_BYTES, MAX_TENSORS, header_len, parse_header};
@@ -129,8 +130,8 @@ impl Weights {
     }
 
     /// Opens the files once more, for one rank.
-    pub fn open_files(&self) -> Result<Reader> {
-        Reader::new(Arc::clone(&self.files))
+    pub fn open_files(&self, cache: CachePolicy) -> Result<Reader> {
+        Reader::new(Arc::clone(&self.files), cache)
     }
 }
 
@@ -349,7 +350,12 @@ impl Folder {
 
     /// Opens the files once more, for one rank.
     pub fn open_files(&self) -> Result<Reader> {
-        self.weights.open_files()
+        self.open_files_with(CachePolicy::Auto)
+    }
+
+    /// As [`Folder::open_files`], with a say in what becomes of the page cache.
+    pub fn open_files_with(&self, cache: CachePolicy) -> Result<Reader> {
+        self.weights.open_files(cache)
     }
 
     /// The files that an export copies: all at the top of the folder that hold

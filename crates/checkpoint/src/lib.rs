@@ -12,6 +12,7 @@
 //! Staging        OUT/.saving, written by all ranks, renamed into OUT at once
 //! ```
 
+mod cache;
 mod digest;
 mod error;
 mod export;
@@ -24,12 +25,13 @@ mod read;
 mod sources;
 mod staging;
 
+pub use cache::{CachePolicy, UnknownCachePolicy, resident_share};
 pub use digest::{Digest, NotADigest};
 pub use error::{CheckpointError, IndexFault, Result};
 pub use export::{ExportPlan, PlannedFile};
 pub use files::FileEntry;
 pub use folder::{Folder, Located, Weights, inspect_file};
 pub use header::{Entry, Header, HeaderFault, MAX_HEADER_BYTES, header_len, parse_header};
-pub use read::Reader;
+pub use read::{DIRECT_BYTES, Reader};
 pub use sources::Sources;
 pub use staging::{StagedFiles, Staging, check_out_dir, discard_staged, write_atomically};
