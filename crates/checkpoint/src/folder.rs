@@ -18,6 +18,7 @@ use crate::error::{CheckpointError, Result, io_error};
 use crate::files::{FileEntry, kind, read_text};
 use crate::header::{Header, MAX_HEADER_BYTES, MAX_TENSORS, header_len, parse_header};
 use crate::index::{INDEX_NAME, Index};
+use crate::manifest::{MANIFEST_NAME, Manifest};
 use crate::read::Reader;
 use crate::sources::Sources;
 
@@ -358,13 +359,19 @@ impl Folder {
         self.weights.open_files(cache)
     }
 
+    /// The digests of the tensors, if the folder has them.
+    pub fn digests(&self) -> Result<Option<Manifest>> {
+        Manifest::read(&self.path)
+    }
+
     /// The files that an export copies: all at the top of the folder that hold
-    /// no weights and are not hidden.
+    /// no weights, say nothing of their bytes and are not hidden.
     pub fn other_files(&self) -> Result<Vec<PathBuf>> {
         let mut paths = Vec::new();
         for name in names_in(&self.path)? {
             let path = self.path.join(&name);
-            if !name.starts_with('.') && !holds_weights(&name) && path.is_file() {
+            let is_about_weights = holds_weights(&name) || name == MANIFEST_NAME;
+            if !name.starts_with('.') && !is_about_weights && path.is_file() {
                 paths.push(path);
             }
         }

@@ -19,13 +19,14 @@ mod rank;
 mod run;
 mod schedule;
 mod settings;
+mod stored;
 mod world;
 
 pub use error::TrainError;
 pub use events::{Event, LedgerAccount, Observer, StepRecord};
-pub use export::{check_finite, export};
+pub use export::{Written, check_finite, export};
 pub use inference::{InferenceModel, resting_formats, with_model};
-pub use load::load;
+pub use load::{LoadSettings, Loaded, Origin, ReadWay, UnknownReadWay, load, shard_digests};
 pub use meter::{MemorySnapshot, Meter, PhaseRecord};
 pub use optimizer::{Optimizer, OptimizerSettings};
 pub use rank::RankOutcome;

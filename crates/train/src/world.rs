@@ -13,6 +13,8 @@ use crate::{Optimizer, TrainError};
 /// One rank among others.
 #[derive(Debug)]
 pub struct RankWorld<'a> {
+    /// Whose shard it holds.
+    pub(crate) rank: usize,
     pub(crate) group: &'a ProcessGroup,
     pub(crate) device: &'a Cpu,
     pub(crate) sharding: &'a Sharding,
@@ -35,12 +37,12 @@ impl<'a> RankWorld<'a> {
         optimizer: Option<Optimizer>,
         ledger: &Ledger,
     ) -> Result<Self, TrainError> {
-        let world_size = group.world().world_size();
+        let rank = group.world().rank();
         let layouts: Vec<Vec<SlotLayout>> = sharding
             .buckets
             .iter()
             .map(|bucket| {
-                let ranks = 0..world_size;
+                let ranks = 0..sharding.world_size;
                 ranks
                     .map(|rank| SlotLayout::new(bucket, rank, formats))
                     .collect()
@@ -50,11 +52,10 @@ impl<'a> RankWorld<'a> {
             .iter()
             .map(|ranks| ranks.iter().map(|layout| layout.num_bytes).collect())
             .collect();
-        let own = layouts
-            .iter()
-            .map(|ranks| ranks[group.world().rank()].num_bytes as u64);
+        let own = layouts.iter().map(|ranks| ranks[rank].num_bytes as u64);
         let weights = ledger.reserve(Account::Weights, own.sum())?;
         Ok(Self {
+            rank,
             group,
             device,
             sharding,
@@ -68,7 +69,7 @@ impl<'a> RankWorld<'a> {
 
     /// This rank's layout of a bucket.
     pub(crate) fn own_layout(&self, bucket: usize) -> &SlotLayout {
-        &self.layouts[bucket][self.group.world().rank()]
+        &self.layouts[bucket][self.rank]
     }
 }
 
@@ -94,7 +95,7 @@ impl Exchange<Cpu> for RankWorld<'_> {
     }
 
     fn rank(&self) -> usize {
-        self.group.world().rank()
+        self.rank
     }
 
     fn unshard(&self, bucket: usize) -> Result<GatheredBucket<'_>, TrainError> {
@@ -133,10 +134,9 @@ impl Exchange<Cpu> for RankWorld<'_> {
         shard: &<Cpu as Device>::Buffer,
         grad_scale: f32,
     ) -> Result<(), TrainError> {
-        let rank = self.group.world().rank();
         let mut slot = self.window.own_mut(bucket)?;
         if let Some(optimizer) = &mut self.optimizer {
-            let layout = &self.layouts[bucket][rank];
+            let layout = &self.layouts[bucket][self.rank];
             optimizer.update(self.device, bucket, layout, &mut slot, shard, grad_scale);
         }
         Ok(())
