@@ -188,10 +188,10 @@ fn cut_planes<'s>(
 ) -> impl Iterator<Item = &'s mut [u8]> {
     let mut at = 0;
     places.iter().map(move |place| {
-        slot.split_off_mut(..place.start - at);
+        let (gap, end) = (place.start - at, place.end - at);
         at = place.end;
-        slot.split_off_mut(..place.len())
-            .expect("a slot holds the planes of its parts")
+        let with_gap = slot.split_off_mut(..end);
+        &mut with_gap.expect("a slot holds the planes of its parts")[gap..]
     })
 }
 
