@@ -130,6 +130,11 @@ impl Weights {
         self.position(name).map(|number| &self.tensors[number])
     }
 
+    /// Opens the files once more.
+    pub fn reader(&self) -> Result<Reader> {
+        self.open_files(CachePolicy::Auto)
+    }
+
     /// Opens the files once more, for one rank.
     pub fn open_files(&self, cache: CachePolicy) -> Result<Reader> {
         Reader::new(Arc::clone(&self.files), cache)

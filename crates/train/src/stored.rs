@@ -23,13 +23,16 @@ pub(crate) struct StoredPiece<'a> {
 }
 
 /// One piece of the shard, before it is brought into its stored dtype.
-struct Master<'a> {
-    tensor: usize,
+#[derive(Debug)]
+pub(crate) struct Master<'a> {
+    /// The number of the tensor in the model.
+    pub(crate) tensor: usize,
     /// Elements of the tensor.
-    elements: Range<usize>,
-    format: WeightFormat,
-    plane: &'a [u8],
-    residual: &'a [i16],
+    pub(crate) elements: Range<usize>,
+    pub(crate) format: WeightFormat,
+    pub(crate) plane: &'a [u8],
+    /// The master's low bits; empty where nobody keeps them.
+    pub(crate) residual: &'a [i16],
 }
 
 /// Hands every piece of this rank's shard to `work`, on `num_threads` threads that
@@ -103,7 +106,7 @@ impl<'a> Master<'a> {
     }
 
     /// The piece in its stored dtype; in place, where the plane is stored as it is.
-    fn store<'s>(
+    pub(crate) fn store<'s>(
         self,
         dtype: Dtype,
         staging: &'s mut Staging,

@@ -38,6 +38,21 @@ impl<'a> RankWorld<'a> {
         ledger: &Ledger,
     ) -> Result<Self, TrainError> {
         let rank = group.world().rank();
+        Self::of_rank(rank, group, device, sharding, formats, optimizer, ledger)
+    }
+
+    /// As [`RankWorld::new`], for the shard of `rank`, which may be one of a larger
+    /// world than the group's if the group is of one rank; its planes are then
+    /// alone in the window.
+    pub fn of_rank(
+        rank: usize,
+        group: &'a ProcessGroup,
+        device: &'a Cpu,
+        sharding: &'a Sharding,
+        formats: &'a Formats,
+        optimizer: Option<Optimizer>,
+        ledger: &Ledger,
+    ) -> Result<Self, TrainError> {
         let layouts: Vec<Vec<SlotLayout>> = sharding
             .buckets
             .iter()
@@ -48,9 +63,18 @@ impl<'a> RankWorld<'a> {
                     .collect()
             })
             .collect();
+        let is_alone = group.world().world_size() < sharding.world_size;
+        let in_window = if is_alone {
+            rank..rank + 1
+        } else {
+            0..sharding.world_size
+        };
         let slots: Vec<Vec<usize>> = layouts
             .iter()
-            .map(|ranks| ranks.iter().map(|layout| layout.num_bytes).collect())
+            .map(|ranks| {
+                let ranks = ranks[in_window.clone()].iter();
+                ranks.map(|layout| layout.num_bytes).collect()
+            })
             .collect();
         let own = layouts.iter().map(|ranks| ranks[rank].num_bytes as u64);
         let weights = ledger.reserve(Account::Weights, own.sum())?;
@@ -65,6 +89,11 @@ impl<'a> RankWorld<'a> {
             layouts,
             _weights: weights,
         })
+    }
+
+    /// Whether the other ranks are only imagined.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.group.world().world_size() < self.sharding.world_size
     }
 
     /// This rank's layout of a bucket.

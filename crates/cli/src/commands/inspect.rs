@@ -1,4 +1,5 @@
-//! `nestling inspect`: what is in a model, from its headers alone.
+//! `nestling inspect`: what is in a model, from its headers alone, or what it takes
+//! to load it.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -8,6 +9,8 @@ use nestling::{Inspection, UnitLine, inspect};
 use crate::error::CliError;
 use crate::format::{Align, count, counted, size, table};
 use crate::output::{print, print_json};
+
+use super::load::LoadFlags;
 
 /// What is in a model.
 #[derive(Debug, clap::Args)]
@@ -20,10 +23,15 @@ pub(crate) struct Inspect {
     /// List every tensor
     #[arg(long)]
     tensors: bool,
+    #[command(flatten)]
+    load: LoadFlags,
 }
 
 impl Inspect {
     pub(crate) fn run(self) -> Result<(), CliError> {
+        if self.load.load {
+            return self.load.run(&self.model, self.json);
+        }
         let inspection = inspect(&self.model)?;
         if self.json {
             return print_json(&inspection);

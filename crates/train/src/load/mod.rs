@@ -6,11 +6,11 @@
 //! ```
 //!
 //! Bytes go file -> staging buffer -> plane, or straight into the plane where the
-//! file's dtype is the plane's. Who reads takes the digest of what it read, with
-//! the place in the file that it read from; afterwards every rank takes the
-//! digest of what lies in its planes, as the dtype of the source and at the rows
-//! that the rank answers for. Both must be the same, and the folder's own if it
-//! has digests.
+//! file's dtype is the plane's. Who reads takes the digest of what it read, at the
+//! place in the file that it read from; every rank takes the digest of what lies
+//! in its planes, in the dtype of the source and at the rows that the model will
+//! take it for. In the end both must be the same over all ranks, and the same as
+//! the folder's own if it has digests.
 
 mod own;
 mod piece;
@@ -31,7 +31,6 @@ use piece::Shard;
 
 pub(crate) use piece::{byte_range, element_range, is_stored_as, piece_len};
 pub(crate) use receipt::over_ranks;
-pub use receipt::shard_digests;
 pub(crate) use threads::share_out;
 
 /// Stored bytes that are on their way from a file at a time, for each reader.
@@ -148,7 +147,7 @@ pub fn load(
         ReadWay::Host | ReadWay::Root => relay::read(ToFill::new(world, origin), ledger)?,
     };
     let digests = if origin.settings.checks_digests {
-        receipt::check(world, origin, &read, ledger)?
+        receipt::check(world, origin, &read)?
     } else {
         Vec::new()
     };
@@ -183,25 +182,32 @@ impl<'a> ToFill<'a> {
     }
 }
 
-/// What one rank read.
+/// What one rank read and what arrived at it.
 #[derive(Debug, Default)]
 struct Read {
     num_bytes: u64,
-    /// By the number of the tensor in the model.
+    /// Of what was read, by the number of the tensor in the model.
     digests: Vec<Digest>,
+    /// Of what lies in the planes.
+    arrived: Vec<Digest>,
 }
 
 impl Read {
     fn nothing(sharding: &Sharding) -> Self {
+        let digests = vec![Digest::default(); sharding.num_tensors()];
         Self {
             num_bytes: 0,
-            digests: vec![Digest::default(); sharding.num_tensors()],
+            arrived: digests.clone(),
+            digests,
         }
     }
 
     fn add(&mut self, other: &Self) {
         self.num_bytes += other.num_bytes;
         for (sum, &digest) in self.digests.iter_mut().zip(&other.digests) {
+            *sum += digest;
+        }
+        for (sum, &digest) in self.arrived.iter_mut().zip(&other.arrived) {
             *sum += digest;
         }
     }

@@ -56,23 +56,29 @@ fn read_piece(
 ) -> Result<(), TrainError> {
     let (source, bytes) = (piece.source, piece.bytes());
     let len = usize::try_from(bytes.end - bytes.start).expect("a piece is small");
+    read.num_bytes += len as u64;
     let Staging { stored, wide, .. } = staging;
     let stored = &mut as_bytes_mut(stored)[..len];
-    let digest = |stored: &[u8]| {
-        if settings.checks_digests {
-            Digest::of(bytes.start, stored)
-        } else {
-            Digest::default()
-        }
+    let checks = settings.checks_digests;
+    let digest = |found: &[u8]| {
+        let digest = checks.then(|| Digest::of(bytes.start, found));
+        digest.unwrap_or_default()
     };
-    read.digests[piece.tensor] += if let Some(plane) = piece.plane_as_stored() {
+    let (digest, in_place) = if let Some(plane) = piece.plane_as_stored() {
         reader.read_at(source, bytes.clone(), plane)?;
-        digest(plane)
+        (digest(plane), true)
     } else {
         reader.read_at(source, bytes.clone(), stored)?;
         piece.place(stored, wide)?;
-        digest(stored)
+        (digest(stored), false)
     };
-    read.num_bytes += len as u64;
+    if checks {
+        read.digests[piece.tensor] += digest;
+        read.arrived[piece.tensor] += if in_place && piece.is_held_where_read() {
+            digest
+        } else {
+            piece.arrived(staging)?
+        };
+    }
     Ok(())
 }

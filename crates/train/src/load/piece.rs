@@ -4,15 +4,16 @@
 use std::iter::repeat_with;
 use std::ops::Range;
 
-use checkpoint::Located;
+use checkpoint::{Digest, Located};
 use half::bf16;
 use kernels::{WeightFormat, split_master};
 use plan::{Formats, SlotLayout};
 use shard::{Part, Sharding, Slice};
 use tensor::{Dtype, cast_mut, widen};
 
-use super::{Origin, PIECE_BYTES};
+use super::{Origin, PIECE_BYTES, Staging};
 use crate::TrainError;
+use crate::stored::Master;
 
 /// Consecutive elements of one tensor and where they belong.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(super) struct Piece<'a> {
     pub(super) tensor: usize,
     /// The elements of the tensor.
     pub(super) elements: Range<usize>,
+    /// The first element of the tensor that the model takes the plane for.
+    held_from: usize,
     format: WeightFormat,
     plane: &'a mut [u8],
     /// The master's low bits; empty where nobody keeps them.
@@ -57,6 +60,25 @@ impl<'a> Piece<'a> {
         Ok(())
     }
 
+    /// Whether the model takes the plane for the very elements that were read.
+    pub(super) fn is_held_where_read(&self) -> bool {
+        self.held_from == self.elements.start
+    }
+
+    /// The digest of what lies in the planes, as the file would have it and at the
+    /// elements that the model takes it for.
+    pub(super) fn arrived(&self, staging: &mut Staging) -> Result<Digest, TrainError> {
+        let master = Master {
+            tensor: self.tensor,
+            elements: self.held_from..self.held_from + self.elements.len(),
+            format: self.format,
+            plane: &*self.plane,
+            residual: &*self.residual,
+        };
+        let stored = master.store(self.source.meta.dtype, staging)?;
+        Ok(Digest::of(stored.begin, stored.bytes))
+    }
+
     /// Cuts off the first `len` elements, or all if there are fewer.
     fn take(&mut self, len: usize) -> Option<Piece<'a>> {
         let len = len.min(self.elements.len());
@@ -70,11 +92,13 @@ impl<'a> Piece<'a> {
             source: self.source,
             tensor: self.tensor,
             elements: self.elements.start..middle,
+            held_from: self.held_from,
             format: self.format,
             plane: self.plane.split_off_mut(..plane_bytes)?,
             residual: self.residual.split_off_mut(..residual_len)?,
         };
         self.elements.start = middle;
+        self.held_from += len;
         Some(first)
     }
 
@@ -159,6 +183,13 @@ impl<'a> Shard<'a> {
         'a: 's,
     {
         let shape = &self.sharding.buckets[bucket];
+        let held_from = |slice: usize| {
+            // As the model sees a gathered slice: rank after rank, whatever rows a
+            // part says it has.
+            let before = shape.parts_of(slice).filter(|(rank, _)| *rank < self.rank);
+            let before: usize = before.map(|(_, part)| part.num_elements).sum();
+            shape.slices[slice].rows.start * shape.slices[slice].cols + before
+        };
         let parts = shape.runs[self.rank].parts.iter();
         let planes = cut_planes(slot, &self.layouts[bucket][self.rank].parts);
         parts
@@ -171,6 +202,7 @@ impl<'a> Shard<'a> {
                     source,
                     tensor,
                     elements: element_range(part, slice),
+                    held_from: held_from(part.slice),
                     format: self.formats.of(shape.unit, slice.tensor),
                     plane,
                     residual,

@@ -8,46 +8,9 @@
 
 use checkpoint::{Digest, Located};
 use comm::{ProcessGroup, ReduceOp};
-use tensor::{Dtype, Ledger};
 
-use super::{Origin, Read, num_readers};
-use crate::stored::each_stored;
+use super::{Origin, Read, byte_range, element_range};
 use crate::{RankWorld, TrainError};
-
-/// Takes the digest of every tensor of the model, as `dtype_of` stores it, over
-/// all ranks.
-pub fn shard_digests(
-    world: &RankWorld<'_>,
-    ledger: &Ledger,
-    dtype_of: impl Fn(usize) -> Dtype + Sync,
-) -> Result<Vec<Digest>, TrainError> {
-    let own = own_digests(world, ledger, dtype_of)?;
-    over_ranks(world.group, &own)
-}
-
-fn own_digests(
-    world: &RankWorld<'_>,
-    ledger: &Ledger,
-    dtype_of: impl Fn(usize) -> Dtype + Sync,
-) -> Result<Vec<Digest>, TrainError> {
-    let sharding = world.sharding;
-    let threads = each_stored(
-        world,
-        num_readers(sharding.world_size),
-        ledger,
-        dtype_of,
-        || Read::nothing(sharding),
-        |sum, piece| {
-            sum.digests[piece.tensor] += Digest::of(piece.begin, piece.bytes);
-            Ok(())
-        },
-    )?;
-    let mut sum = Read::nothing(sharding);
-    for thread in &threads {
-        sum.add(thread);
-    }
-    Ok(sum.digests)
-}
 
 /// The digests of whole tensors, from those of every rank's ranges.
 pub(crate) fn over_ranks(
@@ -69,16 +32,16 @@ pub(super) fn check(
     world: &RankWorld<'_>,
     origin: &Origin<'_>,
     read: &Read,
-    ledger: &Ledger,
 ) -> Result<Vec<Digest>, TrainError> {
     let sources = tensors_of(world, origin);
+    let arrived = over_ranks(world.group, &read.arrived)?;
     let read = over_ranks(world.group, &read.digests)?;
-    let arrived = shard_digests(world, ledger, |tensor| sources[tensor].meta.dtype)?;
     let known = origin.folder.digests()?;
-    for ((source, &read), &arrived) in sources.iter().zip(&read).zip(&arrived) {
+    let sizes = expected_bytes(world, &sources);
+    let digests = read.iter().zip(&arrived);
+    for ((source, num_bytes), (&read, &arrived)) in sources.iter().zip(sizes).zip(digests) {
         let name = &source.meta.name;
         let file = || origin.folder.files()[source.file].path.clone();
-        let num_bytes = source.num_bytes();
         if read.num_bytes() != num_bytes {
             return Err(TrainError::NotRead {
                 tensor: name.clone(),
@@ -95,11 +58,29 @@ pub(super) fn check(
                 found: arrived,
             });
         }
-        if let Some(known) = &known {
+        if let Some(known) = known.as_ref().filter(|_| !world.is_alone()) {
             known.check(name, read, &file())?;
         }
     }
     Ok(read)
+}
+
+/// The bytes of every tensor that the ranks of the group answer for: all of them,
+/// or its own ranges where a rank is alone.
+fn expected_bytes(world: &RankWorld<'_>, sources: &[&Located]) -> Vec<u64> {
+    if !world.is_alone() {
+        return sources.iter().map(|source| source.num_bytes()).collect();
+    }
+    let mut bytes = vec![0; sources.len()];
+    for bucket in &world.sharding.buckets {
+        for part in &bucket.runs[world.rank].parts {
+            let slice = &bucket.slices[part.slice];
+            let tensor = world.sharding.tensor_number(bucket.unit, slice.tensor);
+            let range = byte_range(sources[tensor].meta.dtype, &element_range(part, slice));
+            bytes[tensor] += range.end - range.start;
+        }
+    }
+    bytes
 }
 
 /// The tensors of the model in the order of their numbers.

@@ -92,8 +92,7 @@ type Filled = Result<Vec<u64>, TrainError>;
 pub(super) fn read(to_fill: ToFill<'_>, ledger: &Ledger) -> Result<Read, TrainError> {
     let shard = to_fill.shard;
     if shard.rank != ROOT {
-        take_turns(to_fill, ledger, || Ok(Vec::new()), drop)?;
-        return Ok(Read::nothing(shard.sharding));
+        return take_turns(to_fill, ledger, || Ok(Vec::new()), drop);
     }
     let _buffers = ledger.reserve(Account::Staging, (NUM_BUFFERS * PIECE_BYTES) as u64)?;
     let (filled, to_scatter) = sync_channel::<Filled>(NUM_BUFFERS);
@@ -114,7 +113,9 @@ pub(super) fn read(to_fill: ToFill<'_>, ledger: &Ledger) -> Result<Read, TrainEr
         );
         drop(to_scatter);
         let read = reading.join().unwrap_or_else(|panic| resume_unwind(panic));
-        taken.map(|()| read)
+        let mut taken = taken?;
+        taken.add(&read);
+        Ok(taken)
     })
 }
 
@@ -163,7 +164,7 @@ fn take_turns(
     ledger: &Ledger,
     mut next: impl FnMut() -> Filled,
     done: impl Fn(Vec<u64>),
-) -> Result<(), TrainError> {
+) -> Result<Read, TrainError> {
     let ToFill {
         group,
         window,
@@ -171,6 +172,7 @@ fn take_turns(
         shard,
     } = to_fill;
     let mut staging = Staging::new(ledger)?;
+    let mut taken = Read::nothing(shard.sharding);
     for bucket in 0..shard.sharding.buckets.len() {
         let mut slot = window.own_mut(bucket)?;
         for turn in turns(&shard, bucket) {
@@ -181,17 +183,20 @@ fn take_turns(
                 .unwrap_or_default();
             let residuals = optimizer.as_mut();
             let residuals = residuals.and_then(|own| own.residuals_mut().nth(bucket));
-            let piece = shard
+            let mut piece = shard
                 .parts(bucket, &mut slot, residuals.unwrap_or_default())
                 .into_iter()
                 .find(|(slice, _)| *slice == turn.slice)
                 .and_then(|(_, part)| part.within(&turn.elements));
-            group.scatter(bytes, ROOT, &ranges, "load", |stored| match piece {
-                Some(mut piece) => piece.place(stored, &mut staging.wide),
+            group.scatter(bytes, ROOT, &ranges, "load", |stored| match &mut piece {
+                Some(piece) => piece.place(stored, &mut staging.wide),
                 None => Ok(()),
             })??;
             done(buffer);
+            if let Some(piece) = piece.filter(|_| shard.origin.settings.checks_digests) {
+                taken.arrived[piece.tensor] += piece.arrived(&mut staging)?;
+            }
         }
     }
-    Ok(())
+    Ok(taken)
 }
