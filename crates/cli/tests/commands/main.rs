@@ -12,3 +12,4 @@ mod program;
 mod reading;
 mod stopping;
 mod training;
+mod verifying;

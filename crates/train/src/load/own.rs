@@ -57,6 +57,7 @@ fn read_piece(
     let (source, bytes) = (piece.source, piece.bytes());
     let len = usize::try_from(bytes.end - bytes.start).expect("a piece is small");
     read.num_bytes += len as u64;
+    read.filled_bytes += piece.filled_bytes();
     let Staging { stored, wide, .. } = staging;
     let stored = &mut as_bytes_mut(stored)[..len];
     let checks = settings.checks_digests;

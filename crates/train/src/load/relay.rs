@@ -193,7 +193,9 @@ fn take_turns(
                 None => Ok(()),
             })??;
             done(buffer);
-            if let Some(piece) = piece.filter(|_| shard.origin.settings.checks_digests) {
+            let Some(piece) = piece else { continue };
+            taken.filled_bytes += piece.filled_bytes();
+            if shard.origin.settings.checks_digests {
                 taken.arrived[piece.tensor] += piece.arrived(&mut staging)?;
             }
         }
