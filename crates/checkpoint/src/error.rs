@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::digest::Digest;
 use spec::SpecError;
 use tensor::{Dtype, Shape, ShapeError};
 
@@ -13,6 +14,30 @@ use crate::pickle::PickleFault;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
+    /// A `digests.json` that cannot be used.
+    #[error("{file} cannot be used: {reason}; without the file nothing is compared")]
+    BadManifest {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A tensor that changed since its digest was written.
+    #[error(
+        "tensor `{tensor}` in {file} is not what it was when {manifest} was written: expected digest {expected}, found {found}"
+    )]
+    WrongDigest {
+        /// The tensor.
+        tensor: String,
+        /// The file that holds it.
+        file: PathBuf,
+        /// The file of digests.
+        manifest: PathBuf,
+        /// The digest that was written.
+        expected: Digest,
+        /// The digest of the bytes.
+        found: Digest,
+    },
     /// Nothing stands at a path.
     #[error("`{}` does not exist", path.display())]
     NotFound {

@@ -10,11 +10,13 @@ use std::path::{Path, PathBuf};
 
 use spec::ModelSpec;
 
+use crate::cache::CachePolicy;
 use crate::error::{CheckpointError, Result, io_error};
 use crate::files::{FileEntry, kind, read_text};
 use crate::header::MAX_HEADER_BYTES;
 use crate::index::Index;
 use crate::layout::{LAYOUTS, Layout};
+use crate::manifest::{MANIFEST_NAME, Manifest};
 use crate::read::Reader;
 use crate::rules::{Bounds, ReadRules, Strictness};
 use crate::sources::Sources;
@@ -237,16 +239,27 @@ impl Folder {
 
     /// Opens the files once more, for one rank.
     pub fn open_files(&self) -> Result<Reader> {
-        self.weights.open_files()
+        self.open_files_with(CachePolicy::Auto)
+    }
+
+    /// As [`Folder::open_files`], with a say in what becomes of the page cache.
+    pub fn open_files_with(&self, cache: CachePolicy) -> Result<Reader> {
+        self.weights.open_files(cache)
+    }
+
+    /// The digests of the tensors, if the folder has them.
+    pub fn digests(&self) -> Result<Option<Manifest>> {
+        Manifest::read(&self.path)
     }
 
     /// The files that an export copies: all at the top of the folder that hold
-    /// no weights and are not hidden.
+    /// no weights, say nothing of their bytes and are not hidden.
     pub fn other_files(&self) -> Result<Vec<PathBuf>> {
         let mut paths = Vec::new();
         for name in names_in(&self.path)? {
+            let is_about_weights = holds_weights(&name) || name == MANIFEST_NAME;
             let is_file = || self.path.join(&name).is_file();
-            if !name.starts_with('.') && !holds_weights(&name) && is_file() {
+            if !name.starts_with('.') && !is_about_weights && is_file() {
                 paths.push(self.bounds.path(&name)?);
             }
         }

@@ -12,6 +12,8 @@
 //! Staging        OUT/.saving, written by all ranks, renamed into OUT at once
 //! ```
 
+mod cache;
+mod digest;
 mod error;
 mod export;
 mod files;
@@ -20,6 +22,7 @@ mod header;
 mod index;
 pub mod init;
 mod layout;
+mod manifest;
 mod pickle;
 mod read;
 mod rules;
@@ -27,6 +30,8 @@ mod sources;
 mod staging;
 mod weights;
 
+pub use cache::{CachePolicy, UnknownCachePolicy, resident_share};
+pub use digest::{Digest, NotADigest};
 pub use error::{CheckpointError, IndexFault, Result};
 pub use export::{ExportPlan, PlannedFile};
 pub use files::FileEntry;
@@ -35,8 +40,9 @@ pub use header::{
     Entry, Header, HeaderFault, MAX_HEADER_BYTES, UnknownFields, header_len, parse_header,
     parse_header_with,
 };
+pub use manifest::{MANIFEST_NAME, Manifest};
 pub use pickle::PickleFault;
-pub use read::Reader;
+pub use read::{DIRECT_BYTES, Reader};
 pub use rules::{FollowLinks, ReadRules, Strictness, UnknownFollowLinks};
 pub use sources::Sources;
 pub use staging::{StagedFiles, Staging, check_out_dir, discard_staged, write_atomically};

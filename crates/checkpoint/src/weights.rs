@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tensor::TensorMeta;
 
+use crate::cache::CachePolicy;
 use crate::error::{CheckpointError, Result, io_error};
 use crate::files::FileEntry;
 use crate::header::{HeaderFault, MAX_TENSORS, header_len, parse_header_with};
@@ -157,9 +158,14 @@ impl Weights {
         &self.unknown_fields
     }
 
+    /// Opens the files once more.
+    pub fn reader(&self) -> Result<Reader> {
+        self.open_files(CachePolicy::Auto)
+    }
+
     /// Opens the files once more, for one rank.
-    pub fn open_files(&self) -> Result<Reader> {
-        Reader::new(Arc::clone(&self.files))
+    pub fn open_files(&self, cache: CachePolicy) -> Result<Reader> {
+        Reader::new(Arc::clone(&self.files), cache)
     }
 }
 

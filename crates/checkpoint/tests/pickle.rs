@@ -61,7 +61,7 @@ fn what_torch_wrote_is_read_to_the_byte() {
     assert_eq!(files.len(), 9);
     for (name, tensors) in &files {
         let weights = inspect_file(&folder().join(name)).unwrap();
-        let reader = weights.open_files().unwrap();
+        let reader = weights.reader().unwrap();
         let tensors = tensors.as_object().unwrap();
         assert_eq!(weights.tensors().len(), tensors.len(), "{name}");
         for (tensor, expected) in tensors {
@@ -358,5 +358,5 @@ fn an_archive_beyond_4_gib_is_read() {
     let weights = inspect_file(&path).unwrap();
     assert_eq!(weights.find("large").unwrap().num_bytes(), LARGE);
     let small = weights.find("small").unwrap();
-    assert_eq!(bytes_of(&weights.open_files().unwrap(), small), b"8 bytes.");
+    assert_eq!(bytes_of(&weights.reader().unwrap(), small), b"8 bytes.");
 }

@@ -90,6 +90,21 @@ pub enum Error {
         /// What has no tokens.
         what: &'static str,
     },
+    /// A folder without digests to compare with.
+    #[error(
+        "{} has no digests.json to compare with; `nestling verify --write` makes one of the weights as they are",
+        folder.display()
+    )]
+    NoDigests {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A single rank that waits for others to read.
+    #[error("one rank alone reads its own ranges (`own`), it cannot be loaded by `{way}`")]
+    ReadsAlone {
+        /// The way that was asked for.
+        way: train::ReadWay,
+    },
     /// The demo's files cannot be written.
     #[error(transparent)]
     Demo(#[from] demo::Error),

@@ -51,6 +51,23 @@ pub fn narrow(dtype: Dtype, wide: &[f32], stored: &mut [u8]) -> Result<(), NotAF
     Ok(())
 }
 
+/// Rounds stored floats that f32 cannot hold to what [`widen`] makes of them, in
+/// place, so that they are the bytes that [`narrow`] gives back.
+///
+/// # Panics
+///
+/// If `stored` does not hold aligned elements.
+pub fn round_stored(dtype: Dtype, stored: &mut [u8]) {
+    if dtype != Dtype::F64 {
+        return;
+    }
+    let mut wide = [0.0];
+    for stored in aligned::<&mut [f64]>(cast_mut(stored)) {
+        round_to_f32(&[*stored], &mut wide);
+        *stored = f64::from(wide[0]);
+    }
+}
+
 #[expect(
     clippy::cast_possible_truncation,
     reason = "`as` rounds to nearest, ties to even, which is what is wanted"
@@ -105,6 +122,9 @@ mod tests {
         narrow(Dtype::F64, &wide, crate::as_bytes_mut(&mut back)).unwrap();
         assert_eq!(back[..2], [f64::from(0.1_f32), 1.0]);
         assert!(back[3].is_nan());
+        let mut rounded = stored;
+        round_stored(Dtype::F64, crate::as_bytes_mut(&mut rounded));
+        assert_eq!(as_bytes(&rounded), as_bytes(&back));
     }
 
     #[test]

@@ -108,6 +108,34 @@ pub enum TrainError {
         /// This rank's.
         ours: u64,
     },
+    /// A tensor of which bytes were never read, or read twice.
+    #[error(
+        "tensor `{tensor}` of {file} has {expected_bytes} bytes, the ranks read {found_bytes} together: the load is wrong"
+    )]
+    NotRead {
+        /// The tensor.
+        tensor: String,
+        /// Its file.
+        file: PathBuf,
+        /// Its bytes.
+        expected_bytes: u64,
+        /// The bytes that were read by all ranks.
+        found_bytes: u64,
+    },
+    /// A tensor that does not lie in the shards as it was read.
+    #[error(
+        "tensor `{tensor}` of {file} was read with digest {expected} and lies in the shards with {found}: the load is wrong"
+    )]
+    Arrived {
+        /// The tensor.
+        tensor: String,
+        /// Its file.
+        file: PathBuf,
+        /// The digest of what was read.
+        expected: checkpoint::Digest,
+        /// The digest of what lies in the shards.
+        found: checkpoint::Digest,
+    },
     /// A rank failed.
     #[error("rank {rank} of {world_size}")]
     Rank {

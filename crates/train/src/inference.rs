@@ -10,6 +10,7 @@ use model::Transformer;
 use plan::{DryRun, Formats, Recipe, Work, shard_model};
 use tensor::Ledger;
 
+use crate::load::{LoadSettings, Origin};
 use crate::place::{on_threads, open_arena};
 use crate::{RankWorld, TrainError, load};
 
@@ -62,7 +63,12 @@ pub fn with_model<T: Send>(
             let (arena, _reservation) = open_arena(plan.capacity_bytes, &ledger)?;
             let device = Cpu::new(arena, num_threads);
             let mut world = RankWorld::new(&group, &device, &sharding, &formats, None, &ledger)?;
-            load(&mut world, inference.folder, inference.sources, &ledger)?;
+            let origin = Origin {
+                folder: inference.folder,
+                sources: inference.sources,
+                settings: LoadSettings::default(),
+            };
+            load(&mut world, &origin, &ledger)?;
             work(&device, &world)
         })
     });

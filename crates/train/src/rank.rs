@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use checkpoint::{PlannedFile, StagedFiles, Staging};
+use checkpoint::{MANIFEST_NAME, Manifest, PlannedFile, StagedFiles, Staging};
 use comm::{ProcessGroup, ReduceOp};
 use data::{Order, Rows, deal_rows, micro_batches};
 use kernels::Cpu;
@@ -12,6 +12,7 @@ use model::{MicroBatch, StepSettings, train_step};
 use plan::Plan;
 use tensor::{Account, Ledger};
 
+use crate::load::{Origin, over_ranks};
 use crate::meter::mib;
 use crate::phases::{Phases, Report};
 use crate::place::{on_threads, open_arena};
@@ -86,7 +87,12 @@ fn train_on_threads(
         Some(optimizer),
         &ledger,
     )?;
-    let read_bytes = load(&mut world, job.folder, job.sources, &ledger)?;
+    let origin = Origin {
+        folder: job.folder,
+        sources: job.sources,
+        settings: job.settings.load()?,
+    };
+    let loaded = load(&mut world, &origin, &ledger)?;
 
     phases.next(group, "prepare")?;
     let mut trainer = Trainer {
@@ -104,7 +110,7 @@ fn train_on_threads(
         world,
         phases,
         outcome: RankOutcome {
-            read_bytes,
+            read_bytes: loaded.read_bytes,
             ..RankOutcome::default()
         },
     };
@@ -309,11 +315,14 @@ impl Trainer<'_> {
         }
         group.barrier("files staged")?;
         let files = StagedFiles::open(path, plan)?;
-        self.outcome.written_bytes =
-            export(&self.world, self.job.model, plan, &files, self.ledger)?;
+        let written = export(&self.world, self.job.model, plan, &files, self.ledger)?;
+        self.outcome.written_bytes = written.num_bytes;
         files.sync()?;
-        group.barrier("files written")?;
-        if let Some(staging) = staging {
+        let digests = over_ranks(group, &written.digests)?;
+        if let Some(mut staging) = staging {
+            let names = self.job.model.params().map(|param| param.name.as_str());
+            let text = Manifest::text(names.zip(digests));
+            staging.add_text(MANIFEST_NAME, &text)?;
             staging.commit()?;
         }
         group.barrier("files in place")?;

@@ -211,7 +211,7 @@ fn row_counts(batches: &[std::ops::Range<u64>]) -> Vec<usize> {
         .collect()
 }
 
-fn rank_error(failure: RankFailure<TrainError>, world_size: usize) -> TrainError {
+pub(crate) fn rank_error(failure: RankFailure<TrainError>, world_size: usize) -> TrainError {
     match failure {
         RankFailure::Failed { rank, source } => TrainError::Rank {
             rank,

@@ -1,4 +1,5 @@
-//! `nestling inspect`: what is in a model, from its headers alone.
+//! `nestling inspect`: what is in a model, from its headers alone, or what it takes
+//! to load it.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -9,6 +10,8 @@ use crate::error::CliError;
 use crate::format::{Align, count, counted, size, table};
 use crate::output::{print, print_json};
 use crate::reading::Reading;
+
+use super::load::LoadFlags;
 
 /// What is in a model.
 #[derive(Debug, clap::Args)]
@@ -23,11 +26,17 @@ pub(crate) struct Inspect {
     tensors: bool,
     #[command(flatten)]
     reading: Reading,
+    #[command(flatten)]
+    load: LoadFlags,
 }
 
 impl Inspect {
     pub(crate) fn run(self) -> Result<(), CliError> {
-        let inspection = inspect(self.reading.of(&self.model))?;
+        let model = self.reading.of(&self.model);
+        if self.load.load {
+            return self.load.run(model, self.json);
+        }
+        let inspection = inspect(model)?;
         if self.json {
             return print_json(&inspection);
         }

@@ -4,8 +4,10 @@ mod eval;
 mod generate;
 mod init;
 mod inspect;
+mod load;
 mod logits;
 mod train;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -24,6 +26,8 @@ pub(crate) enum Command {
     Logits(logits::Logits),
     /// What is in a model: units, tensors, dtypes, bytes, ties, problems
     Inspect(inspect::Inspect),
+    /// Are these the weights that they should be
+    Verify(verify::Verify),
     /// Write a random checkpoint of a known shape
     Init(init::Init),
 }
@@ -33,6 +37,7 @@ impl Command {
     pub(crate) fn run(self) -> Result<ExitCode, CliError> {
         match self {
             Self::Train(train) => return train.run(),
+            Self::Verify(verify) => return verify.run(),
             Self::Eval(eval) => eval.run(),
             Self::Generate(generate) => generate.run(),
             Self::Logits(logits) => logits.run(),

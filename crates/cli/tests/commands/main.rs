@@ -13,3 +13,4 @@ mod reading;
 mod sources;
 mod stopping;
 mod training;
+mod verifying;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use checkpoint::{ExportPlan, StagedFiles, Staging};
-use tensor::{Dtype, as_bytes, as_bytes_mut, narrow};
+use tensor::{Dtype, as_bytes, as_bytes_mut, narrow, round_stored};
 use train::Settings;
 
 use crate::fixture::{Fixture, Opened, settings, small};
@@ -66,8 +66,9 @@ fn every_tensor_is_written_as_it_was_read() {
     }
 }
 
-/// Writes the f32 model of `from` with every second tensor in f64.
-fn mix_in_f64(from: &Path, out: &Path) {
+/// Writes the f32 model of `from` with every second tensor in f64, `more` added to
+/// each of its elements.
+fn mix_in_f64(from: &Path, out: &Path, more: f64) {
     let source = Opened::open(from);
     let mut metas = source.sources.exported(&source.folder);
     for meta in metas.iter_mut().step_by(2) {
@@ -86,6 +87,7 @@ fn mix_in_f64(from: &Path, out: &Path) {
                 .collect();
             let mut f64s = vec![0.0_f64; f32s.len()];
             narrow(Dtype::F64, &f32s, as_bytes_mut(&mut f64s)).unwrap();
+            f64s.iter_mut().for_each(|element| *element += more);
             files.write_at(tensor, 0, as_bytes(&f64s)).unwrap();
         } else {
             files.write_at(tensor, 0, &bytes).unwrap();
@@ -99,7 +101,7 @@ fn mix_in_f64(from: &Path, out: &Path) {
 fn f64_tensors_among_others_are_written_as_they_were_read() {
     let fixture = Fixture::new(&large(false), Dtype::F32);
     let mixed = fixture.model_path().with_file_name("mixed");
-    mix_in_f64(&fixture.model_path(), &mixed);
+    mix_in_f64(&fixture.model_path(), &mixed, 0.0);
     let rows = fixture.seven_rows();
     for (recipe, ranks) in [("f32", 1), ("bf16", 3)] {
         let settings = Settings {
@@ -123,5 +125,30 @@ fn f64_tensors_among_others_are_written_as_they_were_read() {
                 .collect()
         };
         assert_eq!(dtypes(&written), dtypes(&read));
+    }
+}
+
+/// What is added is less than half an ulp of most elements, and more of few.
+#[test]
+fn f64_tensors_are_rounded_to_f32_and_what_arrived_is_held_against_that() {
+    let fixture = Fixture::new(&large(false), Dtype::F32);
+    let mixed = fixture.model_path().with_file_name("mixed");
+    mix_in_f64(&fixture.model_path(), &mixed, 1e-12);
+    let rows = fixture.seven_rows();
+    let read = Opened::open(&mixed);
+    for read_way in ["own", "root"] {
+        let settings = Settings {
+            steps: Some(0),
+            ranks: 2,
+            read: read_way.to_owned(),
+            ..settings()
+        };
+        let run = fixture.try_train(&mixed, &settings, &rows, None).unwrap();
+        let written = Opened::open(&run.out).tensors().into_iter();
+        for ((name, written), (_, mut stored)) in written.zip(read.tensors()) {
+            let dtype = read.folder.find(&name).unwrap().meta.dtype;
+            round_stored(dtype, &mut stored);
+            assert!(written == stored, "{name}, read {read_way}");
+        }
     }
 }
