@@ -87,7 +87,9 @@ fn mix_in_f64(from: &Path, out: &Path, more: f64) {
                 .collect();
             let mut f64s = vec![0.0_f64; f32s.len()];
             narrow(Dtype::F64, &f32s, as_bytes_mut(&mut f64s)).unwrap();
-            f64s.iter_mut().for_each(|element| *element += more);
+            for element in &mut f64s {
+                *element += more;
+            }
             files.write_at(tensor, 0, as_bytes(&f64s)).unwrap();
         } else {
             files.write_at(tensor, 0, &bytes).unwrap();
