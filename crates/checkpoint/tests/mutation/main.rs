@@ -88,7 +88,7 @@ fn changed_inputs_are_read_or_refused_within_their_memory() {
 }
 
 #[test]
-#[ignore = "takes a quarter of an hour"]
+#[ignore = "takes half an hour"]
 fn millions_of_changed_inputs_are_read_or_refused_within_their_memory() {
     try_all(10_000_000);
 }
