@@ -1,5 +1,5 @@
 //! Masters whose upper bytes are a bf16: with nothing below it and stochastic
-//! rounding (`bf16-lean`), or with eight more bits.
+//! rounding (`bf16-lean`), or with eight more bits and stochastic rounding of them.
 //!
 //! ```text
 //! bf16 + 8 bits   w as integer bits = (high << 16) + (low << 8),  low signed
@@ -37,14 +37,28 @@ pub fn round_nearest(x: f32) -> u16 {
     rounded(x, 0x7FFF + ((x.to_bits() >> 16) & 1))
 }
 
-/// Splits `x`, rounded to 24 bits, into a bf16 and the eight bits below. What is
-/// finite stays so, in both.
+/// Splits `x`, rounded to 24 bits to nearest, into a bf16 and the eight bits
+/// below. What is finite stays so, in both.
+#[inline(always)]
+pub fn split_plus8(x: f32) -> (u16, i8) {
+    split(x, 0x7F + ((x.to_bits() >> 8) & 1))
+}
+
+/// The same, rounded up as often as 8 random bits say.
+///
+/// To nearest a weight of 1 would not move by steps below 2^-17.
+#[inline(always)]
+pub fn split_plus8_stochastic(x: f32, bits: u16) -> (u16, i8) {
+    split(x, u32::from(bits) & 0xFF)
+}
+
+/// The magnitude plus what decides, cut to 24 bits, in two parts.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "the bytes of a number")]
-pub fn split_plus8(x: f32) -> (u16, i8) {
+fn split(x: f32, addend: u32) -> (u16, i8) {
     let a = x.to_bits() & MAGNITUDE;
     let largest = if a < INFINITY { 0x7F_7F7F } else { 0x7F_8000 };
-    let rounded = (a.wrapping_add(0x7F + ((a >> 8) & 1)) >> 8).min(largest);
+    let rounded = (a.wrapping_add(addend) >> 8).min(largest);
     let rounded = if a > INFINITY { 0x7F_C000 } else { rounded };
     let signed = rounded | ((x.to_bits() >> 8) & 0x80_0000);
     let high = signed.wrapping_add(0x80) >> 8;
@@ -96,6 +110,14 @@ mod tests {
         let x = f32::from_bits(0x3F80_1234);
         let ups = (0..=u16::MAX).filter(|&bits| round_stochastic(x, bits) == 0x3F81);
         assert_eq!(ups.count(), 0x1234);
+        let finer = f32::from_bits(0x3F80_0012);
+        let up = f32::from_bits(0x3F80_0100);
+        let split = |bits| split_plus8_stochastic(finer, bits);
+        let ups = (0..=u16::MAX).filter(|&bits| {
+            let (high, low) = split(bits);
+            join_plus8(high, low) == up
+        });
+        assert_eq!(ups.count(), 0x1200);
         let downs = (0..=u16::MAX).filter(|&bits| round_stochastic(-x, bits) == 0xBF80);
         assert_eq!(downs.count(), 0x1_0000 - 0x1234);
     }

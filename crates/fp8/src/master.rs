@@ -21,7 +21,9 @@ use crate::bf16::{round_nearest, widen};
 use crate::nested::{
     join_n16, join_n24, residual_bytes, residual_of, split_n16, split_n16_stochastic, split_n24,
 };
-use crate::{Format, Fp8Error, Grid, Headroom, Nesting, Random, ScaleInv, TILE, Tile, amax};
+use crate::{
+    Format, Fp8Error, Grid, Headroom, Nesting, Random, ScaleInv, TILE, Tile, amax, random,
+};
 
 /// The planes of consecutive row tiles of a nested master.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,6 +160,17 @@ impl NestedPlanes<Vec<u8>> {
         }
     }
 
+    /// The planes, to be read.
+    pub fn as_ref(&self) -> NestedPlanes<&[u8]> {
+        NestedPlanes {
+            cols: self.cols,
+            codes: &self.codes,
+            residual: &self.residual,
+            low: self.low.as_deref(),
+            scales: &self.scales,
+        }
+    }
+
     /// The planes, to be written.
     pub fn as_mut(&mut self) -> NestedPlanes<&mut [u8]> {
         NestedPlanes {
@@ -269,13 +282,31 @@ impl NestedPlanes<&mut [u8]> {
                     Rounding::Nearest => split_n16(x),
                     Rounding::Stochastic { random, first_row } => {
                         let (row, col) = (place / self.cols, place % self.cols);
-                        split_n16_stochastic(x, low_half(random.bits(first_row + row, col)))
+                        split_n16_stochastic(x, random::low_half(random.bits(first_row + row, col)))
                     }
                 };
                 self.codes[place] = code;
                 self.residual[place] = residual.cast_unsigned();
             }
         }
+    }
+
+    /// Each row tile by itself, in order.
+    pub fn into_row_tiles(self) -> Vec<Self> {
+        let cols = self.cols;
+        let elements = TILE * cols;
+        let mut low = self.low.map(|low| low.chunks_mut(elements));
+        let planes = self.codes.chunks_mut(elements);
+        let planes = planes.zip(self.residual.chunks_mut(elements));
+        let row_tiles = planes.zip(self.scales.chunks_mut(cols.div_ceil(TILE)));
+        let row_tiles = row_tiles.map(|((codes, residual), scales)| Self {
+            cols,
+            codes,
+            residual,
+            low: low.as_mut().and_then(Iterator::next),
+            scales,
+        });
+        row_tiles.collect()
     }
 
     /// The masters of one tile, row by row.
@@ -346,13 +377,6 @@ pub fn encode_in_place(
     }
     pairs_to_planes(bytes, cols);
     Ok(encoded)
-}
-
-/// The bits of an element that round its weight.
-#[inline(always)]
-#[expect(clippy::cast_possible_truncation, reason = "the low half")]
-pub(crate) fn low_half(bits: u32) -> u16 {
-    bits as u16
 }
 
 fn refuse_not_finite(

@@ -23,8 +23,7 @@ pub fn quantize_rows(values: &[f32], cols: usize, format: Format) -> Quantized {
     };
     for block in values.chunks(cols).flat_map(|row| row.chunks(TILE)) {
         let scale_inv = ScaleInv::of_amax(amax(block), format, Headroom::None);
-        let scale = scale_inv.scale();
-        let codes = block.iter().map(|x| format.encode(x * scale));
+        let codes = block.iter().map(|&x| cast(x, scale_inv, format));
         quantized.codes.extend(codes);
         quantized.scales.push(scale_inv);
     }
@@ -46,14 +45,22 @@ pub fn quantize_tiles(
     let tiles = grid.tiles().map(|tile| {
         let amax = amax(&tile.gather(values, cols));
         let scale_inv = ScaleInv::of_amax(amax, format, headroom);
-        let scale = scale_inv.scale();
         for place in tile.spans(cols).flatten() {
-            codes[place] = format.encode(values[place] * scale);
+            codes[place] = cast(values[place], scale_inv, format);
         }
         scale_inv
     });
     let scales = tiles.collect();
     Quantized { codes, scales }
+}
+
+/// The code of a number; NaN in a block that has no scale, without a sign.
+fn cast(x: f32, scale_inv: ScaleInv, format: Format) -> u8 {
+    if scale_inv.is_nan() {
+        format.encode(f32::NAN)
+    } else {
+        format.encode(x * scale_inv.scale())
+    }
 }
 
 impl Quantized {

@@ -85,6 +85,19 @@ impl Random {
     }
 }
 
+/// The bits of an element that round its weight.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "the low half")]
+pub fn low_half(bits: u32) -> u16 {
+    bits as u16
+}
+
+/// The bits of an element that round its second moment.
+#[inline(always)]
+pub fn high_half(bits: u32) -> u16 {
+    (bits >> 16) as u16
+}
+
 /// Philox4x32-10.
 #[inline(always)]
 pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {

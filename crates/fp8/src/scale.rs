@@ -19,19 +19,8 @@ use crate::{Format, decode_e8m0};
 /// last.
 #[inline(always)]
 pub fn amax(values: &[f32]) -> f32 {
-    /// Running maxima: as many as keep the widest vectors busy.
-    const LANES: usize = 32;
-    let (blocks, rest) = values.as_chunks::<LANES>();
-    let mut largest = [0_u32; LANES];
-    for block in blocks {
-        for (largest, x) in largest.iter_mut().zip(block) {
-            *largest = (*largest).max(x.to_bits() & 0x7FFF_FFFF);
-        }
-    }
-    for (largest, x) in largest.iter_mut().zip(rest) {
-        *largest = (*largest).max(x.to_bits() & 0x7FFF_FFFF);
-    }
-    f32::from_bits(largest.into_iter().fold(0, u32::max))
+    let magnitudes = values.iter().map(|x| x.to_bits() & 0x7FFF_FFFF);
+    f32::from_bits(magnitudes.fold(0, u32::max))
 }
 
 /// How far a block's largest code stays below the largest number.

@@ -13,8 +13,9 @@
 //! crosses the end of a row, so results do not depend on sharding. f16 scales
 //! would underflow below 6e-8; bf16 reaches as far as f32.
 
-use crate::Random;
 use crate::bf16::widen;
+use crate::random::high_half;
+use crate::{Random, TILE};
 
 /// Elements that share a scale.
 pub const GROUP: usize = 64;
@@ -67,6 +68,17 @@ impl MomentPlanes<Vec<u8>> {
             v: plane(),
             m_scales: scales(),
             v_scales: scales(),
+        }
+    }
+
+    /// The planes, to be read.
+    pub fn as_ref(&self) -> MomentPlanes<&[u8]> {
+        MomentPlanes {
+            cols: self.cols,
+            m: &self.m,
+            v: &self.v,
+            m_scales: &self.m_scales,
+            v_scales: &self.v_scales,
         }
     }
 
@@ -124,10 +136,26 @@ impl MomentPlanes<Vec<u8>> {
     }
 }
 
-/// The bits of an element that round its second moment.
-#[inline(always)]
-pub fn high_half(bits: u32) -> u16 {
-    (bits >> 16) as u16
+impl MomentPlanes<&mut [u8]> {
+    /// Each row tile by itself, in order.
+    pub fn into_row_tiles(self) -> Vec<Self> {
+        let cols = self.cols;
+        let elements = TILE * cols;
+        let scales = scale_bytes(TILE, cols);
+        let planes = self.m.chunks_mut(elements);
+        let planes = planes.zip(self.v.chunks_mut(elements));
+        let m_scales = self.m_scales.chunks_mut(scales);
+        let scales = m_scales.zip(self.v_scales.chunks_mut(scales));
+        let row_tiles = planes.zip(scales);
+        let row_tiles = row_tiles.map(|((m, v), (m_scales, v_scales))| Self {
+            cols,
+            m,
+            v,
+            m_scales,
+            v_scales,
+        });
+        row_tiles.collect()
+    }
 }
 
 /// The scale of a group of m, as bf16 bits.
@@ -146,7 +174,7 @@ pub fn v_scale(v: &[f32]) -> u16 {
 #[inline(always)]
 pub fn encode_m(m: f32, scale: u16) -> i8 {
     let root = m.abs().sqrt() * codes_per_one(M_CODES, scale);
-    let code = small_whole(root.round_ties_even());
+    let code = small_whole(at_most(M_CODES, root.round_ties_even()));
     let code = if m.is_sign_negative() {
         code.wrapping_neg()
     } else {
@@ -202,7 +230,14 @@ fn codes_per_one(codes: f32, scale: u16) -> f32 {
 fn floored(v: f32, code: f32) -> u8 {
     let floor = if v > 0.0 { 1.0 } else { 0.0 };
     let code = if code < floor { floor } else { code };
-    small_whole(if code > V_CODES { V_CODES } else { code })
+    small_whole(at_most(V_CODES, code))
+}
+
+/// The largest code instead of what is beyond it, and instead of NaN, whose bits
+/// are not the same everywhere. The group's scale shows it.
+#[inline(always)]
+fn at_most(largest: f32, code: f32) -> f32 {
+    if code < largest { code } else { largest }
 }
 
 /// A whole number up to 255 as a byte; see `nested` for the way.

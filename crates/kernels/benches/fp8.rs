@@ -1,0 +1,216 @@
+//! How fast codes, nested masters and 8-bit moments are made, read and updated:
+//! GB/s of all bytes read and written, beside what copying memory reaches.
+//!
+//! ```text
+//! cargo bench -p kernels --bench fp8 -- [NUM_THREADS] [PART_OF_A_NAME]
+//! ```
+//!
+//! Codecs run on one thread, updates and copies on all.
+#![expect(clippy::print_stdout, reason = "a table is what a bench is for")]
+
+use std::time::{Duration, Instant};
+
+use fp8::{Format, Headroom, MomentPlanes, NestedPlanes, Nesting, Random, Rounding};
+use kernels::AdamW;
+use kernels::fp8::{
+    TiledCodes, Update, adamw_bf16, adamw_bf16_plus8, adamw_nested, decode_moments, decode_nested,
+    decode_rows, encode_moments, encode_nested, quantize_rows, quantize_tiles,
+};
+use rayon::prelude::*;
+
+/// Rows and columns of the matrix: far larger than the caches.
+const ROWS: usize = 8192;
+const COLS: usize = 2048;
+const LEN: usize = ROWS * COLS;
+
+/// Each case runs at least this long.
+const CASE_TIME: Duration = Duration::from_millis(400);
+
+struct Bench {
+    filter: String,
+}
+
+impl Bench {
+    /// Prints the best rate of a case that moves so many bytes an element.
+    fn case(&self, name: &str, bytes_per_element: f64, mut run: impl FnMut()) {
+        if !name.contains(&self.filter) {
+            return;
+        }
+        run();
+        let (start, mut best) = (Instant::now(), Duration::MAX);
+        while start.elapsed() < CASE_TIME {
+            let before = Instant::now();
+            run();
+            best = best.min(before.elapsed());
+        }
+        let elements = LEN as f64 / best.as_secs_f64() / 1e9;
+        let bytes = elements * bytes_per_element;
+        println!("{name:44} {elements:8.2} G elements/s {bytes:8.1} GB/s");
+    }
+}
+
+/// Small numbers of both signs, over a few binades.
+fn numbers() -> Vec<f32> {
+    let number = |index: usize| (index * 7919 % 1000) as f32 / 1000.0 - 0.5;
+    (0..LEN)
+        .map(|index| number(index) * number(index / 1000 + 3))
+        .collect()
+}
+
+fn main() {
+    let mut arguments = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with("--"));
+    let num_threads = arguments
+        .next()
+        .map_or(2, |number| number.parse().expect("a number of threads"));
+    let bench = Bench {
+        filter: arguments.next().unwrap_or_default(),
+    };
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(num_threads)
+        .build()
+        .expect("threads");
+    pool.install(|| {
+        copies(&bench);
+        codes(&bench);
+        masters(&bench);
+        updates(&bench);
+    });
+}
+
+/// The limit.
+fn copies(bench: &Bench) {
+    let source = numbers();
+    let mut target = vec![0.0; LEN];
+    bench.case("copy f32, one thread", 8.0, || {
+        target.copy_from_slice(&source);
+    });
+    bench.case("copy f32, all threads", 8.0, || {
+        let chunks = target.par_chunks_mut(1 << 16);
+        chunks
+            .zip(source.par_chunks(1 << 16))
+            .for_each(|(target, source)| target.copy_from_slice(source));
+    });
+}
+
+fn codes(bench: &Bench) {
+    let mut values = numbers();
+    let mut codes = vec![0; LEN];
+    let mut row_scales = vec![0; LEN / 128];
+    let mut scales = vec![0; LEN / 128 / 128];
+    for format in [Format::E4M3, Format::E5M2] {
+        bench.case(&format!("quantize_rows {format:?}"), 5.0, || {
+            quantize_rows(&values, COLS, format, &mut codes, &mut row_scales);
+        });
+        bench.case(&format!("decode_rows {format:?}"), 5.0, || {
+            decode_rows(&codes, &row_scales, COLS, format, &mut values);
+        });
+    }
+    bench.case("quantize_tiles", 5.0, || {
+        quantize_tiles(&values, COLS, Headroom::None, &mut codes, &mut scales);
+    });
+    let tiled = TiledCodes {
+        cols: COLS,
+        codes: &codes,
+        scales: &scales,
+    };
+    bench.case("decode", 5.0, || {
+        tiled.decode(0..ROWS, 0..COLS, &mut values);
+    });
+    // As a product does: panels of a few tiles that stay in the cache.
+    let mut panel = vec![0.0; 128 * 512];
+    for is_transposed in [false, true] {
+        let name = if is_transposed {
+            "decode panels, transposed"
+        } else {
+            "decode panels"
+        };
+        bench.case(name, 5.0, || {
+            for row in (0..ROWS).step_by(128) {
+                for col in (0..COLS).step_by(512) {
+                    let (rows, cols) = (row..row + 128, col..col + 512);
+                    if is_transposed {
+                        tiled.decode_transposed(rows, cols, &mut panel);
+                    } else {
+                        tiled.decode(rows, cols, &mut panel);
+                    }
+                }
+            }
+        });
+    }
+}
+
+fn masters(bench: &Bench) {
+    let mut values = numbers();
+    for (nesting, bytes) in [(Nesting::N16, 6.0), (Nesting::N24, 7.0)] {
+        let mut planes = NestedPlanes::zeros(ROWS, COLS, nesting);
+        bench.case(&format!("encode_nested {nesting:?}"), bytes, || {
+            let planes = planes.as_mut();
+            encode_nested(&values, planes, Headroom::Binade, Rounding::Nearest);
+        });
+        bench.case(&format!("decode_nested {nesting:?}"), bytes, || {
+            decode_nested(&planes.as_ref(), &mut values);
+        });
+    }
+    let mut squares: Vec<f32> = values.iter().map(|x| x * x).collect();
+    let mut moments = MomentPlanes::zeros(ROWS, COLS);
+    let random = Some((RANDOM, 0));
+    for (name, random) in [("nearest", None), ("stochastic", random)] {
+        bench.case(&format!("encode_moments {name}"), 10.0, || {
+            encode_moments(&values, &squares, &mut moments.as_mut(), random);
+        });
+    }
+    bench.case("decode_moments", 10.0, || {
+        decode_moments(&moments.as_ref(), &mut values, &mut squares);
+    });
+}
+
+const RANDOM: Random = Random {
+    seed: 1,
+    step: 10,
+    parameter: 0,
+};
+
+fn updates(bench: &Bench) {
+    let grad: Vec<f32> = numbers().iter().map(|x| x * 1e-3).collect();
+    let mut moments = MomentPlanes::zeros(ROWS, COLS);
+    for beta2 in [0.95, 0.999] {
+        let update = Update {
+            adamw: AdamW {
+                lr: 1e-4,
+                beta1: 0.9,
+                beta2,
+                eps: 1e-8,
+                weight_decay: 0.1,
+                step: 10,
+                grad_scale: 1.0,
+            },
+            random: RANDOM,
+            first_row: 0,
+        };
+        for (nesting, bytes) in [(Nesting::N16, 12.0), (Nesting::N24, 14.0)] {
+            let mut planes = NestedPlanes::zeros(ROWS, COLS, nesting);
+            encode_nested(
+                &numbers(),
+                planes.as_mut(),
+                Headroom::Binade,
+                Rounding::Nearest,
+            );
+            bench.case(
+                &format!("adamw_nested {nesting:?}, beta2 {beta2}"),
+                bytes,
+                || {
+                    adamw_nested(planes.as_mut(), moments.as_mut(), &grad, &update);
+                },
+            );
+        }
+        let (mut high, mut low) = (vec![0; 2 * LEN], vec![0; LEN]);
+        bench.case(&format!("adamw_bf16, beta2 {beta2}"), 12.0, || {
+            adamw_bf16(&mut high, moments.as_mut(), &grad, &update);
+        });
+        bench.case(&format!("adamw_bf16_plus8, beta2 {beta2}"), 14.0, || {
+            adamw_bf16_plus8((&mut high, &mut low), moments.as_mut(), &grad, &update);
+        });
+    }
+}

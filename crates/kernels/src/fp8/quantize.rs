@@ -1,0 +1,103 @@
+//! f32 to codes: rows in 1 x 128 blocks, weights in 128 x 128 tiles.
+
+use fp8::{Format, Grid, Headroom, ScaleInv, TILE, Tile, amax, encode_e4m3, encode_e5m2};
+
+use crate::cpu::simd;
+
+/// Quantizes rows of `cols` numbers with a scale for each 1 x 128 block.
+pub fn quantize_rows(
+    values: &[f32],
+    cols: usize,
+    format: Format,
+    codes: &mut [u8],
+    scales: &mut [u8],
+) {
+    assert_eq!(values.len(), codes.len(), "numbers and their codes");
+    let num_blocks = values.len() / cols * cols.div_ceil(TILE);
+    assert_eq!(scales.len(), num_blocks, "a scale a block");
+    match format {
+        Format::E4M3 => quantize_all_rows(values, cols, format, encode_e4m3, (codes, scales)),
+        Format::E5M2 => quantize_all_rows(values, cols, format, encode_e5m2, (codes, scales)),
+        Format::E4M3Fnuz | Format::E5M2Fnuz => {
+            quantize_all_rows(values, cols, format, |x| format.encode(x), (codes, scales));
+        }
+    }
+}
+
+fn quantize_all_rows(
+    values: &[f32],
+    cols: usize,
+    format: Format,
+    encode: impl Fn(f32) -> u8,
+    (codes, scales): (&mut [u8], &mut [u8]),
+) {
+    simd(
+        #[inline(always)]
+        || {
+            let rows = values.chunks_exact(cols).zip(codes.chunks_exact_mut(cols));
+            for ((values, codes), scales) in rows.zip(scales.chunks_exact_mut(cols.div_ceil(TILE)))
+            {
+                let blocks = values.chunks(TILE).zip(codes.chunks_mut(TILE));
+                for ((values, codes), scale) in blocks.zip(scales) {
+                    let scale_inv = ScaleInv::of_amax(amax(values), format, Headroom::None);
+                    *scale = scale_inv.to_e8m0();
+                    encode_block(values, scale_inv, &encode, codes);
+                }
+            }
+        },
+    );
+}
+
+/// Quantizes whole row tiles of a weight to E4M3, with a scale for each tile.
+pub fn quantize_tiles(
+    values: &[f32],
+    cols: usize,
+    headroom: Headroom,
+    codes: &mut [u8],
+    scales: &mut [u8],
+) {
+    let rows = values.len() / cols;
+    let grid = Grid { rows, cols };
+    assert_eq!(
+        [values.len(), codes.len()],
+        [grid.len(); 2],
+        "whole rows of numbers and codes"
+    );
+    assert_eq!(scales.len(), grid.num_tiles(), "a scale a tile");
+    simd(
+        #[inline(always)]
+        || {
+            for tile in grid.tiles() {
+                let amax = tile_amax(values, cols, &tile);
+                let scale_inv = ScaleInv::of_amax(amax, Format::E4M3, headroom);
+                scales[tile.index] = scale_inv.to_e8m0();
+                for span in tile.spans(cols) {
+                    let codes = &mut codes[span.clone()];
+                    encode_block(&values[span], scale_inv, encode_e4m3, codes);
+                }
+            }
+        },
+    );
+}
+
+/// The amax of a tile; NaN, whose bits are the largest, if there is one.
+#[inline(always)]
+pub(super) fn tile_amax(values: &[f32], cols: usize, tile: &Tile) -> f32 {
+    let mut largest = 0;
+    for span in tile.spans(cols) {
+        largest = amax(&values[span]).to_bits().max(largest);
+    }
+    f32::from_bits(largest)
+}
+
+#[inline(always)]
+fn encode_block(values: &[f32], scale_inv: ScaleInv, encode: impl Fn(f32) -> u8, codes: &mut [u8]) {
+    if scale_inv.is_nan() {
+        codes.fill(encode(f32::NAN));
+        return;
+    }
+    let scale = scale_inv.scale();
+    for (code, &x) in codes.iter_mut().zip(values) {
+        *code = encode(x * scale);
+    }
+}
