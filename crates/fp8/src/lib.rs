@@ -31,7 +31,9 @@ pub use e8m0::{decode_e8m0, encode_e8m0};
 pub use error::Fp8Error;
 pub use format::{Format, decode_e4m3, encode_e4m3, encode_e5m2};
 pub use grid::{Grid, TILE, Tile};
-pub use master::{Encoded, NestedPlanes, Rounding, encode_in_place};
+pub use master::{
+    Encoded, NestedPlanes, Rounding, encode_in_place, pairs_to_planes, refuse_not_finite,
+};
 pub use moments::MomentPlanes;
 pub use nested::Nesting;
 pub use quantize::{Quantized, quantize_rows, quantize_tiles};

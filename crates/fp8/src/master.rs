@@ -65,6 +65,15 @@ pub struct Encoded {
     pub num_missed: usize,
 }
 
+impl Encoded {
+    /// Adds what became of other tiles.
+    pub fn add(&mut self, other: Self) {
+        self.num_tiles += other.num_tiles;
+        self.num_plain += other.num_plain;
+        self.num_missed += other.num_missed;
+    }
+}
+
 impl<B: AsRef<[u8]>> NestedPlanes<B> {
     /// Rows and columns.
     pub fn grid(&self) -> Grid {
@@ -326,7 +335,8 @@ impl NestedPlanes<&mut [u8]> {
             .count()
     }
 
-    fn keep_plain(&mut self, tile: &Tile, bits: &[u16]) {
+    /// Keeps a tile as the bf16 numbers that it was.
+    pub fn keep_plain(&mut self, tile: &Tile, bits: &[u16]) {
         self.scales[tile.index] = ScaleInv::NAN.to_e8m0();
         for (place, bits) in tile.spans(self.cols).flatten().zip(bits) {
             [self.codes[place], self.residual[place]] = bits.to_be_bytes();
@@ -371,15 +381,14 @@ pub fn encode_in_place(
             scales,
         };
         let row_tile = planes.encode_bf16(&source, headroom)?;
-        encoded.num_tiles += row_tile.num_tiles;
-        encoded.num_plain += row_tile.num_plain;
-        encoded.num_missed += row_tile.num_missed;
+        encoded.add(row_tile);
     }
     pairs_to_planes(bytes, cols);
     Ok(encoded)
 }
 
-fn refuse_not_finite(
+/// Refuses the first number, of some with their places, that is not finite.
+pub fn refuse_not_finite(
     mut numbers: impl Iterator<Item = (usize, f32)>,
     cols: usize,
 ) -> Result<(), Fp8Error> {
@@ -400,7 +409,7 @@ fn refuse_not_finite(
 /// Row tiles have 128 rows of `cols` elements; the last may be shorter. Only
 /// whole planes of row tiles are swapped; nothing else is allocated but a bit for
 /// each.
-fn pairs_to_planes(bytes: &mut [u8], cols: usize) {
+pub fn pairs_to_planes(bytes: &mut [u8], cols: usize) {
     let half = TILE * cols;
     let num_whole = bytes.len() / (2 * half);
     let (whole, last) = (2 * half * num_whole, bytes.len() - 2 * half * num_whole);

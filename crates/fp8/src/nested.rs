@@ -34,32 +34,35 @@ impl Nesting {
     }
 }
 
-/// The half ulp of N16 in residual units.
-const TOP_N16: f32 = 128.0;
+/// The residual code of N16 that stands for the half ulp.
+const TOP_N16: f32 = 127.0;
 
-/// The half ulp of N24 in residual units.
-const TOP_N24: f32 = 32768.0;
+/// The residual code of N24 that stands for the half ulp.
+const TOP_N24: f32 = 32767.0;
 
 /// Splits `x` into code and residual, to nearest.
 #[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "between -128 and 127")]
 pub fn split_n16(x: f32) -> (u8, i8) {
     let (code, rest) = split::<8>(x);
-    (code, stored_n16(nearest(rest, TOP_N16)))
+    (code, nearest(rest, TOP_N16) as i8)
 }
 
 /// Splits `x` into code and residual, the residual rounded up as often as 16
 /// random bits say.
 #[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "between -128 and 127")]
 pub fn split_n16_stochastic(x: f32, bits: u16) -> (u8, i8) {
     let (code, rest) = split::<8>(x);
-    (code, stored_n16(stochastic(rest, TOP_N16, bits)))
+    (code, stochastic(rest, TOP_N16, bits) as i8)
 }
 
 /// Splits `x` into code and residual, to nearest.
 #[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "between -32768 and 32767")]
 pub fn split_n24(x: f32) -> (u8, i16) {
     let (code, rest) = split::<16>(x);
-    (code, stored_n24(nearest(rest, TOP_N24)))
+    (code, nearest(rest, TOP_N24) as i16)
 }
 
 /// Joins what [`split_n16`] split.
@@ -111,60 +114,35 @@ fn exponent(code: u8) -> u32 {
     u32::from((code >> 3) & 15).max(1)
 }
 
-/// The nearest whole number that has a code; ties to even.
+/// The code of the nearest residual; ties to even.
+///
+/// Between `top - 1` and `top + 1`, which the code `top` stands for, is no code.
 #[inline(always)]
-fn nearest(rest: f32, top: f32) -> f32 {
-    let whole = rest.round_ties_even();
-    // `top - 1` has no code.
-    let whole = if whole >= top - 1.0 {
-        if rest >= top - 1.0 { top } else { top - 2.0 }
-    } else {
-        whole
-    };
-    whole.clamp(-top, top)
+fn nearest(rest: f32, top: f32) -> i32 {
+    let below = if rest < top - 1.0 { rest } else { top - 1.0 };
+    whole(at_least(-top - 1.0, if rest >= top { top } else { below }))
 }
 
-/// The whole number with a code below or above, as often as is right in the mean.
+/// The code of the residual below or above, as often as is right in the mean.
 #[inline(always)]
-fn stochastic(rest: f32, top: f32, bits: u16) -> f32 {
+fn stochastic(rest: f32, top: f32, bits: u16) -> i32 {
     let fraction = f32::from(bits) * (1.0 / 65536.0);
-    let whole = (rest + fraction).floor();
-    // Between `top - 2` and `top` there is no code.
-    let ends = if (rest - (top - 2.0)) * 0.5 + fraction >= 1.0 {
-        top
-    } else {
-        top - 2.0
-    };
-    let whole = if rest > top - 2.0 { ends } else { whole };
-    whole.clamp(-top, top)
+    let below = (rest + fraction).floor();
+    let is_top = (rest - (top - 1.0)) * 0.5 + fraction >= 1.0;
+    let above = if is_top { top } else { top - 1.0 };
+    whole(at_least(
+        -top - 1.0,
+        if rest < top - 1.0 { below } else { above },
+    ))
 }
 
 #[inline(always)]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "between -128 and 127; and a NaN is seen in its code"
-)]
-fn stored_n16(residual: f32) -> i8 {
-    whole(below(residual, TOP_N16)) as i8
+fn at_least(least: f32, x: f32) -> f32 {
+    if x < least { least } else { x }
 }
 
-#[inline(always)]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "between -32768 and 32767; and a NaN is seen in its code"
-)]
-fn stored_n24(residual: f32) -> i16 {
-    whole(below(residual, TOP_N24)) as i16
-}
-
-/// The top as its code.
-#[inline(always)]
-fn below(residual: f32, top: f32) -> f32 {
-    if residual >= top { top - 1.0 } else { residual }
-}
-
-/// A small whole f32 as an integer: added to 1.5 * 2^23 it lies in the low bits.
-/// A cast with `as` would check its range once more.
+/// The nearest integer of a small number: added to 1.5 * 2^23 it lies in the low
+/// bits. A cast with `as` would check its range once more.
 #[inline(always)]
 fn whole(x: f32) -> i32 {
     const ROUND: f32 = 12_582_912.0;

@@ -5,16 +5,18 @@
 //! cargo bench -p kernels --bench fp8 -- [NUM_THREADS] [PART_OF_A_NAME]
 //! ```
 //!
-//! Codecs run on one thread, updates and copies on all.
+//! Rows, tiles, panels and moments run on one thread, masters and updates on all.
 #![expect(clippy::print_stdout, reason = "a table is what a bench is for")]
 
 use std::time::{Duration, Instant};
 
+use fp8::bf16::round_nearest;
 use fp8::{Format, Headroom, MomentPlanes, NestedPlanes, Nesting, Random, Rounding};
 use kernels::AdamW;
 use kernels::fp8::{
-    TiledCodes, Update, adamw_bf16, adamw_bf16_plus8, adamw_nested, decode_moments, decode_nested,
-    decode_rows, encode_moments, encode_nested, quantize_rows, quantize_tiles,
+    TiledCodes, Update, adamw_bf16, adamw_bf16_plus8, adamw_nested, decode_bf16, decode_moments,
+    decode_nested, decode_rows, encode_bf16, encode_moments, encode_nested, quantize_rows,
+    quantize_tiles,
 };
 use rayon::prelude::*;
 
@@ -153,6 +155,15 @@ fn masters(bench: &Bench) {
             decode_nested(&planes.as_ref(), &mut values);
         });
     }
+    let halves = values.iter().flat_map(|x| round_nearest(*x).to_le_bytes());
+    let mut halves: Vec<u8> = halves.collect();
+    let mut planes = NestedPlanes::zeros(ROWS, COLS, Nesting::N16);
+    bench.case("encode_bf16 N16", 4.0, || {
+        encode_bf16(&halves, planes.as_mut(), Headroom::None).expect("finite numbers");
+    });
+    bench.case("decode_bf16 N16", 4.0, || {
+        decode_bf16(&planes.as_ref(), &mut halves);
+    });
     let mut squares: Vec<f32> = values.iter().map(|x| x * x).collect();
     let mut moments = MomentPlanes::zeros(ROWS, COLS);
     let random = Some((RANDOM, 0));

@@ -16,8 +16,9 @@ use fp8::{
 };
 use kernels::AdamW;
 use kernels::fp8::{
-    TiledCodes, Update, adamw_bf16, adamw_bf16_plus8, adamw_nested, decode_moments, decode_nested,
-    decode_rows, encode_moments, encode_nested, quantize_rows, quantize_tiles,
+    TiledCodes, Update, adamw_bf16, adamw_bf16_plus8, adamw_nested, decode_bf16, decode_moments,
+    decode_nested, decode_rows, encode_bf16, encode_bf16_in_place, encode_moments, encode_nested,
+    quantize_rows, quantize_tiles,
 };
 
 /// Rows and columns: whole tiles, short ones, single elements.
@@ -228,6 +229,59 @@ fn masters_are_encoded_and_decoded_as_by_the_reference() {
             }
         }
     }
+}
+
+#[test]
+fn bf16_is_converted_as_by_the_reference_and_comes_back() {
+    let mut num_plain = 0;
+    for (rows, cols) in SHAPES {
+        for binades in [4.0, 60.0] {
+            let source = numbers(14, rows * cols, binades);
+            let source: Vec<u16> = source.iter().map(|&x| bf16::round_nearest(x)).collect();
+            let halves: Vec<u8> = source.iter().flat_map(|half| half.to_le_bytes()).collect();
+            for nesting in [Nesting::N16, Nesting::N24] {
+                for headroom in [Headroom::None, Headroom::Binade] {
+                    let mut expected = NestedPlanes::zeros(rows, cols, nesting);
+                    let counts = expected.as_mut().encode_bf16(&source, headroom);
+                    let mut planes = NestedPlanes::zeros(rows, cols, nesting);
+                    let encoded = encode_bf16(&halves, planes.as_mut(), headroom);
+                    assert_eq!(encoded, counts, "{rows} x {cols} {nesting:?}");
+                    assert!(planes == expected, "{rows} x {cols} {nesting:?}");
+                    num_plain += encoded.unwrap().num_plain;
+                    let mut back = vec![0; halves.len()];
+                    decode_bf16(&planes.as_ref(), &mut back);
+                    assert!(back == halves, "{rows} x {cols} {nesting:?}");
+                    if nesting == Nesting::N16 {
+                        let mut bytes = halves.clone();
+                        let mut scales = vec![0; planes.scales.len()];
+                        let in_place =
+                            encode_bf16_in_place(&mut bytes, cols, &mut scales, headroom);
+                        assert_eq!(in_place, counts);
+                        assert!(bytes == [&planes.codes[..], &planes.residual].concat());
+                        assert!(scales == planes.scales);
+                    }
+                }
+            }
+        }
+    }
+    assert!(num_plain > 0, "some tile is kept plain");
+}
+
+#[test]
+fn a_number_that_is_not_finite_is_refused_before_anything_is_written() {
+    let mut halves = bf16::round_nearest(1.0).to_le_bytes().repeat(300 * 70);
+    halves[2 * (299 * 70 + 3)..][..2].copy_from_slice(&bf16::round_nearest(f32::NAN).to_le_bytes());
+    let before = halves.clone();
+    let refused = encode_bf16_in_place(&mut halves, 70, &mut [0; 3], Headroom::None);
+    assert!(matches!(
+        refused,
+        Err(fp8::Fp8Error::NotFinite {
+            row: 299,
+            col: 3,
+            ..
+        })
+    ));
+    assert!(halves == before);
 }
 
 #[test]

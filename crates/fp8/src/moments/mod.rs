@@ -103,14 +103,15 @@ impl MomentPlanes<Vec<u8>> {
                 let at = row * cols + group * GROUP;
                 let scale_at = 2 * (row * groups_per_row + group);
                 let m_scale = m_scale(m);
-                let v_scale = v_scale(v);
-                for (index, (&m, &v)) in m.iter().zip(v).enumerate() {
+                let roots: Vec<f32> = v.iter().map(|v| v.sqrt()).collect();
+                let v_scale = v_scale(&roots);
+                for (index, (&m, &root)) in m.iter().zip(&roots).enumerate() {
                     planes.m[at + index] = encode_m(m, m_scale).cast_unsigned();
                     planes.v[at + index] = match random {
-                        None => encode_v(v, v_scale),
+                        None => encode_v(root, v_scale),
                         Some((random, first_row)) => {
                             let bits = random.bits(first_row + row, group * GROUP + index);
-                            encode_v_stochastic(v, v_scale, high_half(bits))
+                            encode_v_stochastic(root, v_scale, high_half(bits))
                         }
                     };
                 }
@@ -164,37 +165,33 @@ pub fn m_scale(m: &[f32]) -> u16 {
     round_up(crate::amax(m).sqrt())
 }
 
-/// The scale of a group of v, as bf16 bits.
+/// The scale of a group of v by the square roots of v, as bf16 bits.
+///
+/// An update has these roots at hand, and roots take time.
 #[inline(always)]
-pub fn v_scale(v: &[f32]) -> u16 {
-    round_up(crate::amax(v).sqrt().sqrt())
+pub fn v_scale(roots: &[f32]) -> u16 {
+    round_up(crate::amax(roots).sqrt())
 }
 
 /// The code of a first moment, to nearest.
 #[inline(always)]
 pub fn encode_m(m: f32, scale: u16) -> i8 {
     let root = m.abs().sqrt() * codes_per_one(M_CODES, scale);
-    let code = small_whole(at_most(M_CODES, root.round_ties_even()));
-    let code = if m.is_sign_negative() {
-        code.wrapping_neg()
-    } else {
-        code
-    };
-    code.cast_signed()
+    small_whole(at_most(M_CODES, root).copysign(m)).cast_signed()
 }
 
-/// The code of a second moment, to nearest.
+/// The code of a second moment by its square root, to nearest.
 #[inline(always)]
-pub fn encode_v(v: f32, scale: u16) -> u8 {
-    let root = v.sqrt().sqrt() * codes_per_one(V_CODES, scale);
-    floored(v, root.round_ties_even())
+pub fn encode_v(root: f32, scale: u16) -> u8 {
+    floored(root, root.sqrt() * codes_per_one(V_CODES, scale))
 }
 
-/// The code of a second moment, its root rounded up as often as the bits say.
+/// The code of a second moment by its square root, its fourth root rounded up as
+/// often as the bits say.
 #[inline(always)]
-pub fn encode_v_stochastic(v: f32, scale: u16, bits: u16) -> u8 {
-    let root = v.sqrt().sqrt() * codes_per_one(V_CODES, scale);
-    floored(v, (root + f32::from(bits) * (1.0 / 65536.0)).floor())
+pub fn encode_v_stochastic(root: f32, scale: u16, bits: u16) -> u8 {
+    let code = root.sqrt() * codes_per_one(V_CODES, scale);
+    floored(root, (code + f32::from(bits) * (1.0 / 65536.0)).floor())
 }
 
 /// The first moment of a code.
@@ -225,10 +222,10 @@ fn codes_per_one(codes: f32, scale: u16) -> f32 {
     }
 }
 
-/// At least 1 of what is not 0, at most 255.
+/// At least 1 of what is not 0, at most 255, to nearest.
 #[inline(always)]
-fn floored(v: f32, code: f32) -> u8 {
-    let floor = if v > 0.0 { 1.0 } else { 0.0 };
+fn floored(root: f32, code: f32) -> u8 {
+    let floor = if root > 0.0 { 1.0 } else { 0.0 };
     let code = if code < floor { floor } else { code };
     small_whole(at_most(V_CODES, code))
 }
@@ -240,7 +237,7 @@ fn at_most(largest: f32, code: f32) -> f32 {
     if code < largest { code } else { largest }
 }
 
-/// A whole number up to 255 as a byte; see `nested` for the way.
+/// The low byte of the nearest integer, ties to even; see `nested` for the way.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "the low byte")]
 fn small_whole(x: f32) -> u8 {

@@ -1,5 +1,7 @@
 //! Nested masters to f32 and back, row tile by row tile on all threads.
 
+use std::ops::Range;
+
 use fp8::nested::{
     join_n16, join_n24, residual_bytes, residual_of, split_n16, split_n16_stochastic, split_n24,
 };
@@ -7,8 +9,8 @@ use fp8::random::low_half;
 use fp8::{Format, Grid, Headroom, NestedPlanes, Rounding, ScaleInv, TILE, Tile};
 use rayon::prelude::*;
 
-use super::quantize::tile_amax;
-use super::{GROUP, load, store};
+use super::quantize::strip_amax;
+use super::{GROUP, load, store, strips};
 use crate::cpu::simd;
 
 /// Decodes masters to f32, row by row. A plain tile becomes NaN: it is decoded
@@ -36,40 +38,30 @@ fn decode_row_tile(planes: &NestedPlanes<&[u8]>, row_tile: usize, out: &mut [f32
         for (group, out) in out.chunks_mut(GROUP).enumerate() {
             let at = first + row * cols + group * GROUP;
             let span = at..at + out.len();
-            let codes = load(&planes.codes[span.clone()]);
-            let residual = load(&planes.residual[span.clone()]);
-            let low = planes.low.map(
-                #[inline(always)]
-                |low| load(&low[span.clone()]),
-            );
-            let scale_inv = planes.scale_inv(first_tile + group * GROUP / TILE).to_f32();
-            store(
-                &decode_group(&codes, &residual, low.as_ref(), scale_inv),
-                out,
-            );
+            let scale_inv = planes.scale_inv(first_tile + group * GROUP / TILE);
+            store(&load_group(planes, span, scale_inv.to_f32()), out);
         }
     }
 }
 
-/// The masters of a group.
+/// The masters of the group at `span`.
 #[inline(always)]
-pub(super) fn decode_group(
-    codes: &[u8; GROUP],
-    residual: &[u8; GROUP],
-    low: Option<&[u8; GROUP]>,
+pub(super) fn load_group<B: AsRef<[u8]>>(
+    planes: &NestedPlanes<B>,
+    span: Range<usize>,
     scale_inv: f32,
 ) -> [f32; GROUP] {
+    let codes = load(&planes.codes.as_ref()[span.clone()]);
+    let residual = load(&planes.residual.as_ref()[span.clone()]);
     let mut w = [0.0; GROUP];
-    match low {
-        None => {
-            for i in 0..GROUP {
-                w[i] = join_n16(codes[i], residual[i].cast_signed()) * scale_inv;
-            }
+    if let Some(low) = &planes.low {
+        let low = load(&low.as_ref()[span]);
+        for i in 0..GROUP {
+            w[i] = join_n24(codes[i], residual_of(residual[i], low[i])) * scale_inv;
         }
-        Some(low) => {
-            for i in 0..GROUP {
-                w[i] = join_n24(codes[i], residual_of(residual[i], low[i])) * scale_inv;
-            }
+    } else {
+        for i in 0..GROUP {
+            w[i] = join_n16(codes[i], residual[i].cast_signed()) * scale_inv;
         }
     }
     w
@@ -106,14 +98,17 @@ pub fn encode_nested(
                     rows: values.len() / cols,
                     cols,
                 };
-                for tile in grid.tiles() {
-                    let amax = tile_amax(values, cols, &tile);
-                    let scale_inv = ScaleInv::of_amax(amax, Format::E4M3, headroom);
-                    let rows = tile.spans(cols).map(
-                        #[inline(always)]
-                        |span| &values[span],
-                    );
-                    encode_tile(&mut planes, &tile, rows, scale_inv, rounding);
+                for strip in strips(cols) {
+                    let largest = strip_amax(values, cols, strip.clone());
+                    let tiles = grid.tiles().skip(strip.start / TILE);
+                    for (tile, amax) in tiles.zip(&largest[..strip.len().div_ceil(TILE)]) {
+                        let scale_inv = ScaleInv::of_amax(*amax, Format::E4M3, headroom);
+                        let rows = tile.spans(cols).map(
+                            #[inline(always)]
+                            |span| &values[span],
+                        );
+                        encode_tile(&mut planes, &tile, rows, scale_inv, rounding);
+                    }
                 }
             },
         );
@@ -149,7 +144,7 @@ pub(super) fn encode_tile<'a>(
 #[inline(always)]
 pub(super) fn encode_group(
     planes: &mut NestedPlanes<&mut [u8]>,
-    span: std::ops::Range<usize>,
+    span: Range<usize>,
     w: &[f32; GROUP],
     scale: f32,
     bits: Option<[u32; GROUP]>,

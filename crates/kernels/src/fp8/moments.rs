@@ -74,7 +74,11 @@ pub fn encode_moments(
                     #[inline(always)]
                     |(random, first_row)| random.group_bits(first_row + row, group),
                 );
-                let moments = [load(&m[span.clone()]), load(&v[span.clone()])];
+                let mut roots = load(&v[span.clone()]);
+                for v in &mut roots {
+                    *v = v.sqrt();
+                }
+                let moments = [load(&m[span.clone()]), roots];
                 encode_group(planes, (span, scale), &moments, bits.as_ref());
             }
         },
@@ -100,27 +104,27 @@ pub(super) fn decode_group(
     [m, v]
 }
 
-/// Encodes both moments of the group at `span`, whose scales are number `scale`;
-/// without bits to nearest.
+/// Encodes the first moments and the roots of the second of the group at `span`,
+/// whose scales are number `scale`; without bits to nearest.
 #[inline(always)]
 pub(super) fn encode_group(
     planes: &mut MomentPlanes<&mut [u8]>,
     (span, scale): (Range<usize>, usize),
-    [m, v]: &[[f32; GROUP]; 2],
+    [m, roots]: &[[f32; GROUP]; 2],
     bits: Option<&[u32; GROUP]>,
 ) {
-    let (m_scale, v_scale) = (m_scale(m), v_scale(v));
+    let (m_scale, v_scale) = (m_scale(m), v_scale(roots));
     let (mut m_codes, mut v_codes) = ([0; GROUP], [0; GROUP]);
     for i in 0..GROUP {
         m_codes[i] = encode_m(m[i], m_scale).cast_unsigned();
     }
     if let Some(bits) = bits {
         for i in 0..GROUP {
-            v_codes[i] = encode_v_stochastic(v[i], v_scale, high_half(bits[i]));
+            v_codes[i] = encode_v_stochastic(roots[i], v_scale, high_half(bits[i]));
         }
     } else {
         for i in 0..GROUP {
-            v_codes[i] = encode_v(v[i], v_scale);
+            v_codes[i] = encode_v(roots[i], v_scale);
         }
     }
     store(&m_codes, &mut planes.m[span.clone()]);

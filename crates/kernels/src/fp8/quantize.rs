@@ -1,7 +1,10 @@
 //! f32 to codes: rows in 1 x 128 blocks, weights in 128 x 128 tiles.
 
-use fp8::{Format, Grid, Headroom, ScaleInv, TILE, Tile, amax, encode_e4m3, encode_e5m2};
+use std::ops::Range;
 
+use fp8::{Format, Grid, Headroom, ScaleInv, TILE, amax, encode_e4m3, encode_e5m2};
+
+use super::{STRIP, strips};
 use crate::cpu::simd;
 
 /// Quantizes rows of `cols` numbers with a scale for each 1 x 128 block.
@@ -67,27 +70,54 @@ pub fn quantize_tiles(
     simd(
         #[inline(always)]
         || {
-            for tile in grid.tiles() {
-                let amax = tile_amax(values, cols, &tile);
-                let scale_inv = ScaleInv::of_amax(amax, Format::E4M3, headroom);
-                scales[tile.index] = scale_inv.to_e8m0();
-                for span in tile.spans(cols) {
-                    let codes = &mut codes[span.clone()];
-                    encode_block(&values[span], scale_inv, encode_e4m3, codes);
+            let per_row = grid.tiles_per_row();
+            let rows = values
+                .chunks(TILE * cols)
+                .zip(codes.chunks_mut(TILE * cols));
+            for ((values, codes), scales) in rows.zip(scales.chunks_exact_mut(per_row)) {
+                for strip in strips(cols) {
+                    quantize_strip(values, cols, strip, headroom, (codes, scales));
                 }
             }
         },
     );
 }
 
-/// The amax of a tile; NaN, whose bits are the largest, if there is one.
+/// Quantizes some columns of a row tile.
 #[inline(always)]
-pub(super) fn tile_amax(values: &[f32], cols: usize, tile: &Tile) -> f32 {
-    let mut largest = 0;
-    for span in tile.spans(cols) {
-        largest = amax(&values[span]).to_bits().max(largest);
+fn quantize_strip(
+    values: &[f32],
+    cols: usize,
+    strip: Range<usize>,
+    headroom: Headroom,
+    (codes, scales): (&mut [u8], &mut [u8]),
+) {
+    let largest = strip_amax(values, cols, strip.clone());
+    let scales = &mut scales[strip.start / TILE..strip.end.div_ceil(TILE)];
+    for (scale, amax) in scales.iter_mut().zip(largest) {
+        *scale = ScaleInv::of_amax(amax, Format::E4M3, headroom).to_e8m0();
     }
-    f32::from_bits(largest)
+    let rows = values.chunks_exact(cols).zip(codes.chunks_exact_mut(cols));
+    for (values, codes) in rows {
+        let blocks = values[strip.clone()].chunks(TILE);
+        let blocks = blocks.zip(codes[strip.clone()].chunks_mut(TILE));
+        for ((values, codes), &scale_inv) in blocks.zip(&*scales) {
+            encode_block(values, ScaleInv::from_e8m0(scale_inv), encode_e4m3, codes);
+        }
+    }
+}
+
+/// The amax of each tile of a strip; NaN, whose bits are the largest, if there is
+/// one.
+#[inline(always)]
+pub(super) fn strip_amax(values: &[f32], cols: usize, strip: Range<usize>) -> [f32; STRIP / TILE] {
+    let mut largest = [0; STRIP / TILE];
+    for row in values.chunks_exact(cols) {
+        for (largest, block) in largest.iter_mut().zip(row[strip.clone()].chunks(TILE)) {
+            *largest = amax(block).to_bits().max(*largest);
+        }
+    }
+    largest.map(f32::from_bits)
 }
 
 #[inline(always)]

@@ -1,12 +1,16 @@
 //! The optimizer's update over masters of two or three bytes and 8-bit moments:
 //! decode, `AdamW` in f32, encode, in one pass.
 
+use std::ops::Range;
+
 use fp8::moments::is_v_stochastic;
 use fp8::random::low_half;
-use fp8::{Grid, Headroom, MomentPlanes, NestedPlanes, Random, Rounding, TILE, Tile, bf16};
+use fp8::{
+    Grid, Headroom, MomentPlanes, NestedPlanes, Random, Rounding, ScaleInv, TILE, Tile, bf16,
+};
 use rayon::prelude::*;
 
-use super::{GROUP, load, master, moments, store};
+use super::{GROUP, STRIP, load, master, moments, store, strips};
 use crate::AdamW;
 use crate::cpu::{Step, simd};
 
@@ -62,6 +66,8 @@ impl Rows {
         let g = load(grad);
         for i in 0..GROUP {
             w[i] = self.step.apply(g[i], w[i], &mut m[i], &mut v[i]);
+            // The step took this root too: it is computed once.
+            v[i] = v[i].sqrt();
         }
         let bits = self.is_v_stochastic.then_some(bits);
         moments::encode_group(planes, (span, scale), &[m, v], bits);
@@ -87,76 +93,102 @@ pub fn adamw_nested(
     let row_tiles = planes.into_row_tiles().into_par_iter();
     let row_tiles = row_tiles.zip(moments.into_row_tiles());
     let row_tiles = row_tiles.zip(grad.par_chunks(TILE * cols)).enumerate();
-    let num_moved = row_tiles.map(|(row_tile, ((mut planes, mut moments), grad))| {
-        let rows = Rows::new(update, row_tile);
-        let mut w = vec![0.0; TILE * TILE];
-        simd(
-            #[inline(always)]
-            || {
-                // No closures in here: one that is not inlined is not vectorized either.
-                let mut num_moved = 0;
-                for tile in planes.grid().tiles() {
-                    let is_moved =
-                        update_tile(&rows, &tile, &mut planes, &mut moments, grad, &mut w);
-                    num_moved += usize::from(is_moved);
-                }
-                num_moved
-            },
-        )
-    });
+    let scratch = || vec![0.0; TILE * STRIP.min(cols)];
+    let num_moved = row_tiles.map_init(
+        scratch,
+        |w, (row_tile, ((mut planes, mut moments), grad))| {
+            let rows = Rows::new(update, row_tile);
+            simd(
+                #[inline(always)]
+                || {
+                    // No closures in here: one that is not inlined is not vectorized either.
+                    let mut num_moved = 0;
+                    for strip in strips(cols) {
+                        num_moved += update_strip(&rows, strip, &mut planes, &mut moments, grad, w);
+                    }
+                    num_moved
+                },
+            )
+        },
+    );
     num_moved.sum()
 }
 
-/// Updates one tile; whether it was re-split.
+/// Updates some columns of a row tile, row by row; the number of tiles that were
+/// re-split.
 ///
-/// Its numbers are encoded at once under the scale that it has. Only if the amax,
-/// known at the end, asks for another are they encoded again.
+/// Numbers are encoded at once under the scale that their tile has. Only if the
+/// amax, known at the end, asks for another are they encoded again.
 #[inline(always)]
-fn update_tile(
+fn update_strip(
     rows: &Rows,
-    tile: &Tile,
+    strip: Range<usize>,
     planes: &mut NestedPlanes<&mut [u8]>,
     moments: &mut MomentPlanes<&mut [u8]>,
     grad: &[f32],
     scratch: &mut [f32],
-) -> bool {
-    let (cols, width) = (planes.cols, tile.cols.len());
-    let present = planes.scale_inv(tile.index);
-    let (scale_inv, scale) = (present.to_f32(), present.scale());
+) -> usize {
+    let (grid, width) = (planes.grid(), strip.len());
+    let first_tile = strip.start / TILE;
     let is_n16 = planes.low.is_none();
-    let mut largest = [0_u32; GROUP];
-    for (row, out) in tile.rows.clone().zip(scratch.chunks_exact_mut(width)) {
+    let mut largest = [[0_u32; GROUP]; STRIP / TILE];
+    for (row, out) in (0..grid.rows).zip(scratch.chunks_exact_mut(width)) {
         for (index, out) in out.chunks_mut(GROUP).enumerate() {
-            let col = tile.cols.start + index * GROUP;
-            let at = row * cols + col;
+            let col = strip.start + index * GROUP;
+            let at = row * grid.cols + col;
             let span = at..at + out.len();
             let bits = if is_n16 || rows.is_v_stochastic {
                 rows.random.group_bits(rows.first_row + row, col / GROUP)
             } else {
                 [0; GROUP]
             };
-            let codes = load(&planes.codes[span.clone()]);
-            let residual = load(&planes.residual[span.clone()]);
-            let low = planes.low.as_deref();
-            let low = low.map(
-                #[inline(always)]
-                |low| load(&low[span.clone()]),
-            );
-            let mut w = master::decode_group(&codes, &residual, low.as_ref(), scale_inv);
+            let scale_inv = planes.scale_inv(col / TILE);
+            let mut w = master::load_group(planes, span.clone(), scale_inv.to_f32());
             rows.apply(&mut w, &grad[span.clone()], moments, (row, col), &bits);
+            let largest = &mut largest[col / TILE - first_tile];
             for i in 0..GROUP {
                 largest[i] = largest[i].max(w[i].to_bits() & 0x7FFF_FFFF);
             }
             store(&w, out);
-            master::encode_group(planes, span, &w, scale, is_n16.then_some(bits));
+            let bits = is_n16.then_some(bits);
+            master::encode_group(planes, span, &w, scale_inv.scale(), bits);
         }
     }
-    let amax = f32::from_bits(largest.into_iter().fold(0, u32::max));
-    let next = present.updated(amax, Headroom::Binade);
-    if next == present {
-        return false;
+    let mut num_moved = 0;
+    for (tile, largest) in grid
+        .tiles()
+        .skip(first_tile)
+        .zip(&largest[..width.div_ceil(TILE)])
+    {
+        let amax = f32::from_bits(largest.iter().copied().fold(0, u32::max));
+        let present = planes.scale_inv(tile.index);
+        let next = present.updated(amax, Headroom::Binade);
+        if next != present {
+            num_moved += 1;
+            resplit(
+                rows,
+                &tile,
+                next,
+                planes,
+                &scratch[tile.cols.start - strip.start..],
+                width,
+            );
+        }
     }
-    let rounding = if is_n16 {
+    num_moved
+}
+
+/// Encodes a tile again, from rows of `scratch` that are `width` long.
+#[inline(always)]
+fn resplit(
+    rows: &Rows,
+    tile: &Tile,
+    scale_inv: ScaleInv,
+    planes: &mut NestedPlanes<&mut [u8]>,
+    scratch: &[f32],
+    width: usize,
+) {
+    let rounding = if planes.low.is_none() {
         Rounding::Stochastic {
             random: rows.random,
             first_row: rows.first_row,
@@ -164,9 +196,12 @@ fn update_tile(
     } else {
         Rounding::Nearest
     };
-    let lines = scratch.chunks_exact(width);
-    master::encode_tile(planes, tile, lines, next, rounding);
-    true
+    let lines = scratch.chunks(width);
+    let lines = lines.map(
+        #[inline(always)]
+        |line| &line[..tile.cols.len()],
+    );
+    master::encode_tile(planes, tile, lines, scale_inv, rounding);
 }
 
 /// Updates a bf16 master, rounded stochastically.
@@ -251,7 +286,7 @@ pub fn adamw_bf16_plus8(
 
 /// Row, column and place of each group of whole rows.
 #[inline(always)]
-fn groups(len: usize, cols: usize) -> impl Iterator<Item = (usize, usize, std::ops::Range<usize>)> {
+fn groups(len: usize, cols: usize) -> impl Iterator<Item = (usize, usize, Range<usize>)> {
     let grid = Grid {
         rows: len / cols,
         cols,
