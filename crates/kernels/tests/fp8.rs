@@ -528,6 +528,28 @@ fn an_update_of_shards_is_the_update_of_the_whole() {
     }
 }
 
+#[test]
+fn a_rank_without_rows_has_nothing_to_do() {
+    let update = update(1e-3, 0.999, 1, 0);
+    let mut moments = MomentPlanes::zeros(0, 70);
+    for nesting in [Nesting::N16, Nesting::N24] {
+        let mut planes = NestedPlanes::zeros(0, 70, nesting);
+        let encoded = encode_bf16(&[], planes.as_mut(), Headroom::None);
+        assert_eq!(encoded, Ok(fp8::Encoded::default()));
+        encode_nested(&[], planes.as_mut(), Headroom::None, Rounding::Nearest);
+        decode_nested(&planes.as_ref(), &mut []);
+        assert_eq!(
+            adamw_nested(planes.as_mut(), moments.as_mut(), &[], &update),
+            0
+        );
+    }
+    adamw_bf16(&mut [], moments.as_mut(), &[], &update);
+    adamw_bf16_plus8((&mut [], &mut []), moments.as_mut(), &[], &update);
+    encode_bf16_in_place(&mut [], 70, &mut [], Headroom::None).unwrap();
+    quantize_tiles(&[], 70, Headroom::None, &mut [], &mut []);
+    quantize_rows(&[], 70, Format::E4M3, &mut [], &mut []);
+}
+
 /// Steps so small that none changes a bf16.
 const SMALL_LR: f32 = 1e-5;
 
