@@ -6,7 +6,7 @@
 //!
 //! Begin reading at [`Format`] (a number as 8 bits), then [`ScaleInv`] (the
 //! power of two of a block), [`nested`] (a code and what it leaves over) and
-//! [`NestedPlanes`] (a whole master). Reasons are in decision 0016.
+//! [`NestedPlanes`] (a whole master). Reasons are in decision 0012.
 //!
 //! This crate opens no file, starts no thread and holds no `unsafe`.
 #![expect(

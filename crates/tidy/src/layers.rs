@@ -79,8 +79,8 @@ const RESERVED_WORDS: &[(&str, &[&str], &str)] = &[
     ),
     (
         "pulp",
-        &["kernels"],
-        "only `kernels` knows instruction sets",
+        &["kernels", "checkpoint"],
+        "only `kernels` knows instruction sets; the digest's plain loop is compiled for each",
     ),
     (
         "env::var",

@@ -4,7 +4,6 @@ mod eval;
 mod generate;
 mod init;
 mod inspect;
-mod load;
 mod logits;
 mod train;
 mod verify;

@@ -1,6 +1,8 @@
 //! `nestling inspect`: what is in a model, from its headers alone, or what it takes
 //! to load it.
 
+mod load;
+
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -11,7 +13,7 @@ use crate::format::{Align, count, counted, size, table};
 use crate::output::{print, print_json};
 use crate::reading::Reading;
 
-use super::load::LoadFlags;
+use load::LoadFlags;
 
 /// What is in a model.
 #[derive(Debug, clap::Args)]
