@@ -3,16 +3,16 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::path::Path;
 
 use checkpoint::{
-    Digest, Located, MANIFEST_NAME, Manifest, Reader, Weights, inspect_file, write_atomically,
+    Digest, Folder, Located, MANIFEST_NAME, Manifest, Reader, Weights, inspect_file_with,
+    write_atomically,
 };
 use rayon::prelude::*;
 use serde::Serialize;
 use tensor::{Dtype, as_bytes, as_bytes_mut, narrow, widen};
 
-use crate::Error;
+use crate::{Error, ModelPath};
 
 /// Elements that a thread compares at once.
 const PIECE_LEN: u64 = 128 << 10;
@@ -66,11 +66,12 @@ impl VerifyReport {
 }
 
 /// Compares a model's tensors with the digests that its folder has.
-pub fn verify(model: &Path) -> Result<VerifyReport, Error> {
-    let folder = checkpoint::Folder::open(model)?;
+pub fn verify<'a>(model: impl Into<ModelPath<'a>>) -> Result<VerifyReport, Error> {
+    let ModelPath { path, rules } = model.into();
+    let folder = Folder::open_with(path, rules)?;
     let Some(manifest) = folder.digests()? else {
         return Err(Error::NoDigests {
-            folder: model.to_owned(),
+            folder: path.to_owned(),
         });
     };
     let weights = folder.weights();
@@ -101,19 +102,23 @@ pub fn verify(model: &Path) -> Result<VerifyReport, Error> {
 
 /// Writes the digests of a model's tensors as they are into its folder; gives
 /// their number.
-pub fn write_digests(model: &Path) -> Result<usize, Error> {
-    let folder = checkpoint::Folder::open(model)?;
+pub fn write_digests<'a>(model: impl Into<ModelPath<'a>>) -> Result<usize, Error> {
+    let ModelPath { path, rules } = model.into();
+    let folder = Folder::open_with(path, rules)?;
     let tensors = folder.tensors();
     let digests = digests_of(folder.weights())?;
     let names = tensors.iter().map(|tensor| tensor.meta.name.as_str());
     let text = Manifest::text(names.zip(digests));
-    write_atomically(&model.join(MANIFEST_NAME), &text)?;
+    write_atomically(&path.join(MANIFEST_NAME), &text)?;
     Ok(tensors.len())
 }
 
 /// Compares two checkpoints, folders or single files, tensor by tensor.
-pub fn verify_two(first: &Path, second: &Path) -> Result<VerifyReport, Error> {
-    let (first, second) = (open(first)?, open(second)?);
+pub fn verify_two<'a>(
+    first: impl Into<ModelPath<'a>>,
+    second: impl Into<ModelPath<'a>>,
+) -> Result<VerifyReport, Error> {
+    let (first, second) = (open(first.into())?, open(second.into())?);
     let names: BTreeSet<&str> = [&first, &second]
         .into_iter()
         .flat_map(Weights::tensors)
@@ -137,11 +142,11 @@ pub fn verify_two(first: &Path, second: &Path) -> Result<VerifyReport, Error> {
 }
 
 /// The weights of a folder or a single file.
-fn open(path: &Path) -> Result<Weights, Error> {
+fn open(ModelPath { path, rules }: ModelPath<'_>) -> Result<Weights, Error> {
     Ok(if path.is_file() {
-        inspect_file(path)?
+        inspect_file_with(path, rules.strictness)?
     } else {
-        checkpoint::Folder::open(path)?.weights().clone()
+        Folder::open_with(path, rules)?.weights().clone()
     })
 }
 

@@ -10,6 +10,7 @@ use crate::error::CliError;
 use crate::format::{Align, counted, table};
 use crate::output::{print, print_json};
 use crate::progress;
+use crate::reading::Reading;
 
 /// Are these the weights that they should be.
 #[derive(Debug, clap::Args)]
@@ -27,21 +28,24 @@ pub(crate) struct Verify {
     /// Print everything as JSON
     #[arg(long, conflicts_with = "write")]
     json: bool,
+    #[command(flatten)]
+    reading: Reading,
 }
 
 impl Verify {
     pub(crate) fn run(self) -> Result<ExitCode, CliError> {
         let spinner = progress::spinner("reading");
+        let first = self.reading.of(&self.first);
         if self.write {
-            let written = write_digests(&self.first)?;
+            let written = write_digests(first)?;
             spinner.finish_and_clear();
             let tensors = counted(written as u64, "tensor");
             print(&format!("wrote the digests of {tensors}\n"))?;
             return Ok(ExitCode::SUCCESS);
         }
         let report = match &self.second {
-            Some(second) => verify_two(&self.first, second)?,
-            None => verify(&self.first)?,
+            Some(second) => verify_two(first, self.reading.of(second))?,
+            None => verify(first)?,
         };
         spinner.finish_and_clear();
         if self.json {
