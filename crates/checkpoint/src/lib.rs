@@ -36,4 +36,6 @@ pub use header::{Entry, Header, HeaderFault, MAX_HEADER_BYTES, header_len, parse
 pub use manifest::{MANIFEST_NAME, Manifest};
 pub use read::{DIRECT_BYTES, Reader};
 pub use sources::Sources;
-pub use staging::{StagedFiles, Staging, check_out_dir, discard_staged, write_atomically};
+pub use staging::{
+    StagedFiles, Staging, check_out_dir, check_out_dir_but, discard_staged, write_atomically,
+};

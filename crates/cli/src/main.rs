@@ -5,6 +5,7 @@ mod error;
 mod format;
 mod output;
 mod progress;
+mod signals;
 mod values;
 
 use std::process::ExitCode;

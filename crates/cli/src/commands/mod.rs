@@ -6,12 +6,14 @@ mod init;
 mod inspect;
 mod load;
 mod logits;
+mod tables;
 mod train;
 mod verify;
 
 use std::process::ExitCode;
 
 use crate::error::CliError;
+use crate::signals;
 
 /// What the program can do.
 #[derive(Debug, clap::Subcommand)]
@@ -35,6 +37,10 @@ pub(crate) enum Command {
 impl Command {
     /// Runs the command to its exit code.
     pub(crate) fn run(self) -> Result<ExitCode, CliError> {
+        if let Self::Train(train) = self {
+            return train.run();
+        }
+        signals::clean_up_when_ended()?;
         match self {
             Self::Train(train) => return train.run(),
             Self::Verify(verify) => return verify.run(),

@@ -64,6 +64,21 @@ fn refuses(lines: &str, at_line: u64, words: &str) {
 }
 
 #[test]
+fn a_preparation_that_is_stopped_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let out_file = folder.path().join("rows");
+    let stopped = Prepared::build_unless(
+        &AtomicBool::new(true),
+        &[source("{\"input_ids\": [5, 6]}\n")],
+        None,
+        &settings(4),
+        &out_file,
+    );
+    assert!(matches!(stopped, Err(DataError::Stopped)), "{stopped:?}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn input_ids_are_rows_by_themselves() {
     let lines =
         "{\"input_ids\": [5, 6, 7, 8]}\n{\"input_ids\": [5, 6, 7], \"labels\": [-100, -100, 7]}\n";
