@@ -116,7 +116,7 @@ fn ctrl_c_while_data_are_prepared_ends_at_once_and_leaves_nothing() {
     // Far more lines than are read before the signal comes.
     place.write("rows.jsonl", &rows(1, 32).repeat(400_000));
     let words = "train model rows.jsonl --out out --seq 32 --steps 9 --json";
-    let mut run = Running::start(&place, words);
+    let run = Running::start(&place, words);
     let began = place.path("out/run/config.toml");
     while !began.exists() {
         std::thread::yield_now();

@@ -238,7 +238,7 @@ fn a_token_beyond_the_embedding_is_named_with_its_text() {
     };
     assert_eq!(
         source.to_string(),
-        "token id 3 (`<|im_start|>`) is beyond the 3 rows of the embedding"
+        "token id 3 (`<|im_start|>`) is beyond the 3 rows of the embedding; the tokenizer has ids up to 384"
     );
 }
 

@@ -47,7 +47,7 @@ impl Model {
         }
     }
 
-    /// Fills all planes with `poison`, loads, and gives what lies there then.
+    /// Fills all planes of the window with `poison`, loads, and gives what lies there then.
     fn load_over(&self, poison: u8, recipe: Recipe, ranks: usize, way: ReadWay) -> Vec<Planes> {
         let world_size = NonZeroUsize::new(ranks).unwrap();
         let formats = Formats::of_recipe(&self.transformer, recipe);
@@ -58,11 +58,10 @@ impl Model {
             let device = Cpu::new(arena, 1);
             let rank = group.world().rank();
             let settings = (&crate::Settings::default()).into();
-            let mut optimizer = Optimizer::new(&sharding, rank, &formats, settings, &ledger)?;
-            for residual in optimizer.residuals_mut().flatten() {
-                residual.fill(i16::from_le_bytes([poison; 2]));
-            }
-            let optimizer = Some(optimizer);
+            // Low bits begin as zeros, which is what a bf16 file has of them.
+            let optimizer = Some(Optimizer::new(
+                &sharding, rank, &formats, settings, &ledger,
+            )?);
             let mut world =
                 RankWorld::new(&group, &device, &sharding, &formats, optimizer, &ledger)?;
             for bucket in 0..sharding.buckets.len() {
