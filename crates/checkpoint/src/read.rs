@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::cache::{CachePolicy, PAGE_BYTES, PAGE_LEN, drop_pages, resident_share};
 use crate::error::{CheckpointError, Result, io_error};
 use crate::files::{FewOpen, FileEntry};
-use crate::folder::Located;
+use crate::weights::Located;
 
 /// The most bytes that a direct read asks for at once, and what each thread that
 /// reads directly needs beside its destination.

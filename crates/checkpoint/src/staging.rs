@@ -25,8 +25,8 @@ use rustix::io::Errno;
 use crate::error::{CheckpointError, Result, io_error, write_error};
 use crate::export::{ExportPlan, PlannedFile};
 use crate::files::{FewOpen, kind, open_regular};
-use crate::folder::Located;
 use crate::read::check_range;
+use crate::weights::Located;
 
 const STAGING_NAME: &str = ".saving";
 const CONFIG_NAME: &str = "config.json";

@@ -11,6 +11,7 @@
 mod arena;
 mod cpu;
 mod device;
+pub mod fp8;
 mod meta;
 mod scalar;
 mod shapes;

@@ -9,7 +9,7 @@ use train::with_model;
 
 use crate::prepare::prepare;
 use crate::temporary::temporary;
-use crate::{Error, OpenModel};
+use crate::{Error, ModelPath, OpenModel};
 
 /// What an evaluation gave.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -25,8 +25,8 @@ pub struct EvalReport {
 }
 
 /// Mean loss and perplexity over the data, in rows of `seq` tokens.
-pub fn evaluate(
-    model: &Path,
+pub fn evaluate<'a>(
+    model: impl Into<ModelPath<'a>>,
     data: &Path,
     seq: usize,
     threads: usize,

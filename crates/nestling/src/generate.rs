@@ -1,14 +1,12 @@
 //! Text from a model, token by token.
 
-use std::path::Path;
-
 use data::{Message, Tokenizer, end_ids};
 use model::{Cache, forward_cached};
 use plan::Work;
 use train::{Event, Resting, TrainError, with_resting};
 
 use crate::prepare::tokenizer_if_there;
-use crate::{Error, OpenModel, Sampling};
+use crate::{Error, ModelPath, OpenModel, Sampling};
 
 /// What a text begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,8 +59,8 @@ pub struct Generated {
 ///
 /// From ids it also works without a tokenizer: then there is no text, and the ids
 /// that end it are those of the model's configs.
-pub fn generate(
-    model: &Path,
+pub fn generate<'a>(
+    model: impl Into<ModelPath<'a>>,
     prompt: Prompt<'_>,
     options: GenerateOptions,
     on_text: &(dyn Fn(&str) + Sync),

@@ -27,7 +27,7 @@ mod temporary;
 mod train_model;
 mod verify;
 
-pub use checkpoint::CachePolicy;
+pub use checkpoint::{CachePolicy, FollowLinks, ReadRules, Strictness};
 pub use error::Error;
 pub use evaluate::{EvalReport, evaluate};
 pub use generate::{Finish, GenerateOptions, Generated, Prompt, generate};
@@ -35,7 +35,7 @@ pub use init::{InitOptions, PresetLine, init, presets};
 pub use inspect::{Inspection, TensorLine, UnitLine, inspect};
 pub use load_report::{LoadOptions, load_report};
 pub use logits::{Logits, logits};
-pub use opened::{DEMO, OpenModel};
+pub use opened::{DEMO, ModelPath, OpenModel, left_out};
 pub use prepare::show_sample;
 pub use sampling::Sampling;
 pub use settings::{SettingsTable, read_settings, settings_to_toml};

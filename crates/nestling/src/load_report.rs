@@ -1,12 +1,11 @@
 //! A load for its own sake: what any rank of any world holds, reads and takes.
 
 use std::num::NonZeroUsize;
-use std::path::Path;
 
 use checkpoint::CachePolicy;
 use train::{LoadReport, LoadSettings, ReadWay, Rehearsal, TrainError, rehearse};
 
-use crate::{Error, OpenModel};
+use crate::{Error, ModelPath, OpenModel};
 
 /// What to load, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +38,10 @@ impl Default for LoadOptions {
 }
 
 /// Loads a model as the ranks of a world, or as one of them, and drops it again.
-pub fn load_report(model: &Path, options: &LoadOptions) -> Result<LoadReport, Error> {
+pub fn load_report<'a>(
+    model: impl Into<ModelPath<'a>>,
+    options: &LoadOptions,
+) -> Result<LoadReport, Error> {
     if options.as_rank.is_some() && options.way != ReadWay::Own {
         return Err(Error::ReadsAlone { way: options.way });
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use data::{DataError, Prepared, Rows, Sample, Source, Tokenizer};
 
 use crate::temporary::temporary;
-use crate::{DEMO, Error, OpenModel};
+use crate::{DEMO, Error, ModelPath, OpenModel};
 
 /// Writes the rows of the data at `path`.
 pub(crate) fn prepare(
@@ -63,21 +63,22 @@ pub(crate) fn tokenizer_if_there(opened: &OpenModel) -> Result<Option<Tokenizer>
 
 /// One row as tokens, mask and text, to look at before training. Without data it
 /// is a row of the demo's own.
-pub fn show_sample(
-    model: &Path,
+pub fn show_sample<'a>(
+    model: impl Into<ModelPath<'a>>,
     data: Option<&Path>,
     seq: usize,
     seed: u64,
     row: u64,
     colour: bool,
 ) -> Result<String, Error> {
+    let model = model.into();
     let opened = OpenModel::open(model)?;
     let folder = temporary()?;
     let path = folder.path().join("rows");
     let of_demo = folder.path().join("demo-train.jsonl");
     let data = match data {
         Some(data) => data,
-        None if model.as_os_str() == DEMO => {
+        None if model.path.as_os_str() == DEMO => {
             fs::write(&of_demo, demo::TRAIN_JSONL).map_err(Error::file("write", &of_demo))?;
             &of_demo
         }

@@ -10,7 +10,7 @@ use crate::opened::{num_cores, run_path};
 use crate::prepare::prepare_unless;
 use crate::settings::settings_to_toml;
 use crate::staked::{Staked, check_out};
-use crate::{DEMO, Error, OpenModel};
+use crate::{DEMO, Error, ModelPath, OpenModel};
 
 /// Prepared rows in the run folder, there while it runs.
 const ROWS: &str = "rows";
@@ -21,8 +21,8 @@ const METRICS: &str = "metrics.jsonl";
 /// What to train, on what, and where the result goes.
 #[derive(Clone, Copy)]
 pub struct TrainOptions<'a> {
-    /// A Hugging Face folder, or `demo`.
-    pub model: &'a Path,
+    /// The model to begin with.
+    pub model: ModelPath<'a>,
     /// Data; none for the demo's own.
     pub data: Option<&'a Path>,
     /// The folder to write.
@@ -83,6 +83,9 @@ pub fn discard_staged(out: &Path) {
 pub fn train_model(options: TrainOptions<'_>) -> Result<Outcome, Error> {
     let TrainOptions { out, settings, .. } = options;
     let opened = OpenModel::open(options.model)?;
+    for message in opened.left_out() {
+        (options.observer)(&Event::Warning { message });
+    }
     train::check(settings, &opened.model)?;
     check_out(out)?;
     let made_out = !out.exists();
@@ -172,7 +175,7 @@ impl Inputs {
                 train: train.to_owned(),
                 eval,
             }),
-            None if options.model.as_os_str() == DEMO => {
+            None if options.model.path.as_os_str() == DEMO => {
                 let train = run_path(options.out, "demo-train.jsonl");
                 let held_out = run_path(options.out, "demo-eval.jsonl");
                 write(&train, demo::TRAIN_JSONL)?;

@@ -43,6 +43,8 @@ pub struct RankLoad {
     pub rank: usize,
     /// Its weights and their low bits.
     pub shard_bytes: u64,
+    /// Bytes of the shard that were written: low bits that are all zero are not.
+    pub filled_bytes: u64,
     /// Bytes of tensors that it read.
     pub read_bytes: u64,
     /// The most that it held in staging buffers.
@@ -62,7 +64,7 @@ pub struct LoadReport {
     pub seconds: f64,
     /// The most memory of this process, less pages of files that it had before.
     pub peak_mib: f64,
-    /// That, less the shards.
+    /// That, less the filled bytes of the shards.
     pub overhead_mib: f64,
     /// Name and digest of every tensor; of the rank's ranges where only one rank
     /// was loaded, empty where digests were not asked for.
@@ -91,12 +93,12 @@ pub fn rehearse(rehearsal: &Rehearsal<'_>) -> Result<LoadReport, TrainError> {
         .map_err(|failure| rank_error(failure, world_size))?;
     let seconds = began.elapsed().as_secs_f64();
     let peak_mib = MemorySnapshot::now().peak_mib - before.file_mib;
-    let shards: u64 = ranks.iter().map(|rank| rank.shard_bytes).sum();
+    let filled: u64 = ranks.iter().map(|rank| rank.filled_bytes).sum();
     Ok(LoadReport {
         world_size,
         seconds,
         peak_mib,
-        overhead_mib: peak_mib - mib(shards),
+        overhead_mib: peak_mib - mib(filled),
         digests: named_digests(model, &ranks),
         ranks,
     })
@@ -149,6 +151,7 @@ fn load_rank(
     Ok(RankLoad {
         rank,
         shard_bytes: held(Account::Weights) + held(Account::Residuals),
+        filled_bytes: loaded.filled_bytes,
         read_bytes: loaded.read_bytes,
         staging_bytes: held(Account::Staging),
         digests: loaded.digests,

@@ -6,10 +6,11 @@ use std::sync::{Mutex, PoisonError};
 use nestling::{Finish, GenerateOptions, Prompt, Sampling, generate};
 use serde_json::json;
 
-use super::tables::ledger_table;
 use crate::error::CliError;
 use crate::output::{note, print, print_json, write_now};
 use crate::progress;
+use crate::reading::Reading;
+use crate::tables::ledger_table;
 use crate::values;
 
 /// Text from a model.
@@ -51,10 +52,13 @@ pub(crate) struct Generate {
     /// Print tokens, text, why it ended and the memory as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    reading: Reading,
 }
 
 impl Generate {
     pub(crate) fn run(self) -> Result<(), CliError> {
+        let model = self.reading.noted(&self.model)?;
         let spinner = progress::spinner("loading");
         let failed = Mutex::new(None);
         let say = |piece: &str| {
@@ -66,7 +70,7 @@ impl Generate {
                 failed.get_or_insert(CliError::Output { source });
             }
         };
-        let generated = generate(&self.model, self.beginning(), self.options(), &say)?;
+        let generated = generate(model, self.beginning(), self.options(), &say)?;
         spinner.finish_and_clear();
         if self.json {
             return print_json(&json!({

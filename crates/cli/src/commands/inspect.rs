@@ -9,13 +9,14 @@ use nestling::{Inspection, UnitLine, inspect};
 use crate::error::CliError;
 use crate::format::{Align, count, counted, size, table};
 use crate::output::{print, print_json};
+use crate::reading::Reading;
 
 use super::load::LoadFlags;
 
 /// What is in a model.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Inspect {
-    /// A Hugging Face folder, a .safetensors file, or `demo`
+    /// A Hugging Face folder, a .safetensors or .bin file, or `demo`
     model: PathBuf,
     /// Print everything as JSON
     #[arg(long)]
@@ -24,15 +25,18 @@ pub(crate) struct Inspect {
     #[arg(long)]
     tensors: bool,
     #[command(flatten)]
+    reading: Reading,
+    #[command(flatten)]
     load: LoadFlags,
 }
 
 impl Inspect {
     pub(crate) fn run(self) -> Result<(), CliError> {
+        let model = self.reading.of(&self.model);
         if self.load.load {
-            return self.load.run(&self.model, self.json);
+            return self.load.run(model, self.json);
         }
-        let inspection = inspect(&self.model)?;
+        let inspection = inspect(model)?;
         if self.json {
             return print_json(&inspection);
         }

@@ -1,9 +1,8 @@
 //! `nestling inspect --load`: what it takes to load a model.
 
 use std::num::NonZeroUsize;
-use std::path::Path;
 
-use nestling::{CachePolicy, LoadOptions, LoadReport, ReadWay, load_report};
+use nestling::{CachePolicy, LoadOptions, LoadReport, ModelPath, ReadWay, load_report};
 
 use crate::error::CliError;
 use crate::format::{Align, size, table};
@@ -37,7 +36,7 @@ pub(crate) struct LoadFlags {
 }
 
 impl LoadFlags {
-    pub(crate) fn run(self, model: &Path, as_json: bool) -> Result<(), CliError> {
+    pub(crate) fn run(self, model: ModelPath<'_>, as_json: bool) -> Result<(), CliError> {
         let spinner = progress::spinner("loading");
         let options = LoadOptions {
             world_size: self.of,

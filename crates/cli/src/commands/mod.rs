@@ -6,7 +6,6 @@ mod init;
 mod inspect;
 mod load;
 mod logits;
-mod tables;
 mod train;
 mod verify;
 

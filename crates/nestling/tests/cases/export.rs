@@ -17,7 +17,7 @@ use crate::words::Words;
 pub(crate) fn train(model: &Path, data: &Path, settings: &Settings) -> Result<TempDir, Error> {
     let place = TempDir::new().unwrap();
     train_model(TrainOptions {
-        model,
+        model: model.into(),
         data: Some(data),
         out: place.path(),
         settings,

@@ -4,7 +4,6 @@
 /// does not.
 pub(crate) const PENDING: &[(&str, &str)] = &[
     ("LD04", "the Falcon family"),
-    ("LD19", "weights stored as f64"),
     ("LD21", "the Mistral family"),
     ("LD29", "the Qwen2 family"),
     ("LD30", "the Falcon family"),

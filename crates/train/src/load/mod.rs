@@ -130,6 +130,8 @@ pub struct Origin<'a> {
 pub struct Loaded {
     /// Bytes of tensors that this rank read.
     pub read_bytes: u64,
+    /// Bytes of planes that were written: low bits that are all zero are not.
+    pub filled_bytes: u64,
     /// The digest of every tensor of the model as its file has it, over all ranks;
     /// empty where digests were not asked for.
     pub digests: Vec<Digest>,
@@ -153,6 +155,7 @@ pub fn load(
     };
     Ok(Loaded {
         read_bytes: read.num_bytes,
+        filled_bytes: read.filled_bytes,
         digests,
     })
 }
@@ -186,6 +189,8 @@ impl<'a> ToFill<'a> {
 #[derive(Debug, Default)]
 struct Read {
     num_bytes: u64,
+    /// Bytes of planes that were written.
+    filled_bytes: u64,
     /// Of what was read, by the number of the tensor in the model.
     digests: Vec<Digest>,
     /// Of what lies in the planes.
@@ -197,6 +202,7 @@ impl Read {
         let digests = vec![Digest::default(); sharding.num_tensors()];
         Self {
             num_bytes: 0,
+            filled_bytes: 0,
             arrived: digests.clone(),
             digests,
         }
@@ -204,6 +210,7 @@ impl Read {
 
     fn add(&mut self, other: &Self) {
         self.num_bytes += other.num_bytes;
+        self.filled_bytes += other.filled_bytes;
         for (sum, &digest) in self.digests.iter_mut().zip(&other.digests) {
             *sum += digest;
         }

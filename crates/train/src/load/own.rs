@@ -2,7 +2,7 @@
 //! each.
 
 use checkpoint::{Digest, Reader};
-use tensor::{Ledger, as_bytes_mut};
+use tensor::{Ledger, as_bytes_mut, round_stored};
 
 use super::piece::Piece;
 use super::threads::share_out;
@@ -57,6 +57,7 @@ fn read_piece(
     let (source, bytes) = (piece.source, piece.bytes());
     let len = usize::try_from(bytes.end - bytes.start).expect("a piece is small");
     read.num_bytes += len as u64;
+    read.filled_bytes += piece.filled_bytes();
     let Staging { stored, wide, .. } = staging;
     let stored = &mut as_bytes_mut(stored)[..len];
     let checks = settings.checks_digests;
@@ -69,6 +70,7 @@ fn read_piece(
         (digest(plane), true)
     } else {
         reader.read_at(source, bytes.clone(), stored)?;
+        round_stored(source.meta.dtype, stored);
         piece.place(stored, wide)?;
         (digest(stored), false)
     };

@@ -60,6 +60,17 @@ impl<'a> Piece<'a> {
         Ok(())
     }
 
+    /// Bytes of planes that are written: low bits are zero already where the file's
+    /// bytes lie in the plane as they are.
+    pub(super) fn filled_bytes(&self) -> u64 {
+        let low = if is_stored_as(self.source.meta.dtype, self.format) {
+            0
+        } else {
+            size_of_val(self.residual)
+        };
+        (self.plane.len() + low) as u64
+    }
+
     /// Whether the model takes the plane for the very elements that were read.
     pub(super) fn is_held_where_read(&self) -> bool {
         self.held_from == self.elements.start

@@ -15,7 +15,7 @@ use std::thread;
 
 use checkpoint::{Digest, Located};
 use shard::Sharding;
-use tensor::{Account, Ledger, as_bytes, as_bytes_mut};
+use tensor::{Account, Ledger, as_bytes, as_bytes_mut, round_stored};
 
 use super::piece::{Shard, byte_range, element_range, piece_len};
 use super::{Origin, PIECE_BYTES, Read, Staging, ToFill};
@@ -141,6 +141,7 @@ fn read_turns(shard: &Shard<'_>, filled: &SyncSender<Filled>, free: &Receiver<Ve
         let bytes = turn.bytes();
         let stored = &mut as_bytes_mut(&mut buffer)[..turn.num_bytes()];
         let outcome = reader.read_at(turn.source, bytes.clone(), stored);
+        round_stored(turn.source.meta.dtype, stored);
         if settings.checks_digests {
             read.digests[turn.tensor] += Digest::of(bytes.start, stored);
         }
@@ -193,7 +194,9 @@ fn take_turns(
                 None => Ok(()),
             })??;
             done(buffer);
-            if let Some(piece) = piece.filter(|_| shard.origin.settings.checks_digests) {
+            let Some(piece) = piece else { continue };
+            taken.filled_bytes += piece.filled_bytes();
+            if shard.origin.settings.checks_digests {
                 taken.arrived[piece.tensor] += piece.arrived(&mut staging)?;
             }
         }

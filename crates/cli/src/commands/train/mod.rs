@@ -20,10 +20,11 @@ use self::flags::SettingFlags;
 use self::lines::{saved_line, stopped_line};
 use self::stop::Stop;
 use self::watch::{View, Watch};
-use super::tables::{ledger_table, memory_table};
 use crate::error::CliError;
 use crate::output::{note, print};
+use crate::reading::Reading;
 use crate::signals;
+use crate::tables::{ledger_table, memory_table};
 
 /// Fine-tune a model and write it as a Hugging Face folder.
 #[derive(Debug, clap::Args)]
@@ -50,6 +51,8 @@ pub(crate) struct Train {
     /// Print warnings and errors only
     #[arg(long)]
     quiet: bool,
+    #[command(flatten)]
+    reading: Reading,
     #[command(flatten)]
     settings: SettingFlags,
 }
@@ -90,7 +93,14 @@ impl Train {
         let in_colour = io::stdout().is_terminal();
         let data = self.data.as_deref();
         let (seq, seed) = (settings.seq, settings.seed);
-        let sample = show_sample(&self.model, data, seq, seed, row, in_colour)?;
+        let sample = show_sample(
+            self.reading.of(&self.model),
+            data,
+            seq,
+            seed,
+            row,
+            in_colour,
+        )?;
         print(&format!("{}\n", sample.trim_end()))
     }
 
@@ -109,7 +119,7 @@ impl Train {
             answers::print_answers("before training", &self.model, settings)?;
         }
         let outcome = train_model(TrainOptions {
-            model: &self.model,
+            model: self.reading.of(&self.model),
             data: self.data.as_deref(),
             out,
             settings,
