@@ -27,7 +27,7 @@ pub enum Error {
     #[error("{missing}")]
     NoTokenizer {
         /// What the folder has instead.
-        missing: data::DataError,
+        missing: Box<data::DataError>,
         /// The line that needs one.
         source: data::DataError,
     },

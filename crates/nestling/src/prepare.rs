@@ -45,6 +45,7 @@ pub(crate) fn prepare_unless(
 fn no_tokenizer(opened: &OpenModel, source: DataError) -> Error {
     match opened.tokenizer() {
         Err(Error::Data(missing)) if source.needs_tokenizer() => {
+            let missing = Box::new(missing);
             Error::NoTokenizer { missing, source }
         }
         _ => source.into(),

@@ -42,15 +42,15 @@ impl Case {
     fn check(&self) {
         let mut words = self.words();
         containers::check(self, &mut words);
-        if let Some(verdict) = words.take("load") {
+        if let Some(verdict) = words.take::<String>("load") {
             let opened = OpenModel::open(&self.model());
-            meets(verdict, &mut words, opened, |words, opened| {
+            meets(&verdict, &mut words, opened, |words, opened| {
                 model::check(self, words, &opened);
             });
         }
-        if let Some(verdict) = words.take("data") {
+        if let Some(verdict) = words.take::<String>("data") {
             let trained = samples::train(self);
-            meets(verdict, &mut words, trained, |words, result| {
+            meets(&verdict, &mut words, trained, |words, result| {
                 samples::check(self, words, &result);
             });
         }
@@ -61,12 +61,12 @@ impl Case {
 /// Holds what happened to a verdict: `ok`, `error`, or either with what follows.
 #[track_caller]
 fn meets<T>(
-    verdict: String,
+    verdict: &str,
     words: &mut Words,
     happened: Result<T, Error>,
     check: impl FnOnce(&mut Words, T),
 ) {
-    match (verdict.as_str(), happened) {
+    match (verdict, happened) {
         ("ok", Ok(good)) => check(words, good),
         ("error", Err(error)) => mentions(words, &error),
         ("ok or error", happened) => {

@@ -54,25 +54,25 @@ fn check_contents(words: &mut Words, opened: &OpenModel) {
         .map(|unit| unit.params.len())
         .sum();
     let stored: u64 = tensors.iter().map(checkpoint::Located::num_bytes).sum();
-    same(words, "tensors", tensors.len());
-    same(words, "used_tensors", used);
-    same(words, "tied", spec.tied);
-    same(words, "parameters", spec.num_parameters());
-    same(words, "stored_bytes", stored);
+    same(words, "tensors", &tensors.len());
+    same(words, "used_tensors", &used);
+    same(words, "tied", &spec.tied);
+    same(words, "parameters", &spec.num_parameters());
+    same(words, "stored_bytes", &stored);
     let mut by_dtype: BTreeMap<String, u64> = BTreeMap::new();
     for tensor in tensors {
         *by_dtype.entry(tensor.meta.dtype.to_string()).or_default() += tensor.num_bytes();
     }
-    same(words, "stored_bytes_by_dtype", by_dtype);
+    same(words, "stored_bytes_by_dtype", &by_dtype);
 }
 
 #[track_caller]
-fn same<T>(words: &mut Words, word: &str, found: T)
+fn same<T>(words: &mut Words, word: &str, found: &T)
 where
     T: serde::de::DeserializeOwned + PartialEq + std::fmt::Debug,
 {
     if let Some(expected) = words.take::<T>(word) {
-        assert_eq!(found, expected, "{word}");
+        assert_eq!(found, &expected, "{word}");
     }
 }
 

@@ -20,7 +20,8 @@ const TOKENIZER_FILES: [&str; 3] = ["tokenizer.json", "tokenizer_config.json", "
 struct Tokens {
     input_ids: Vec<u32>,
     in_loss: Vec<Option<u8>>,
-    target_tokens: [usize; 2],
+    #[serde(rename = "target_tokens")]
+    num_targets: [usize; 2],
 }
 
 /// A text and its ids.
@@ -99,7 +100,7 @@ fn has_tokens(found: &Document, expected: &Tokens) {
         let agrees = expected.is_none_or(|flag| u8::from(found) == flag);
         assert!(agrees, "token {at}: {found} is not {expected:?}");
     }
-    let [least, most] = expected.target_tokens;
+    let [least, most] = expected.num_targets;
     assert!((least..=most).contains(&found.num_targets()));
 }
 

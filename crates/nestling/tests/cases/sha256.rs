@@ -29,7 +29,8 @@ pub(crate) fn sha256_hex(bytes: &[u8]) -> String {
     for block in padded.chunks_exact(64) {
         add_block(&mut state, block, &round);
     }
-    state.iter().map(|word| format!("{word:08x}")).collect()
+    let words: Vec<_> = state.iter().map(|word| format!("{word:08x}")).collect();
+    words.concat()
 }
 
 fn add_block(state: &mut [u32], block: &[u8], round: &[u32]) {
