@@ -45,5 +45,7 @@ pub use pickle::PickleFault;
 pub use read::{DIRECT_BYTES, Reader};
 pub use rules::{FollowLinks, ReadRules, Strictness, UnknownFollowLinks};
 pub use sources::Sources;
-pub use staging::{StagedFiles, Staging, check_out_dir, discard_staged, write_atomically};
+pub use staging::{
+    StagedFiles, Staging, check_out_dir, check_out_dir_but, discard_staged, write_atomically,
+};
 pub use weights::{Located, Weights, inspect_file, inspect_file_with};

@@ -36,6 +36,11 @@ const STAGED_CONFIG_NAME: &str = ".config.json";
 /// Refuses an output folder that holds anything. What a crashed run left in
 /// `.saving` is removed.
 pub fn check_out_dir(out: &Path) -> Result<()> {
+    check_out_dir_but(out, |_| false)
+}
+
+/// As [`check_out_dir`], but names that `is_ours` knows are left alone.
+pub fn check_out_dir_but(out: &Path, is_ours: impl Fn(&str) -> bool) -> Result<()> {
     let metadata = match fs::metadata(out) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -49,7 +54,7 @@ pub fn check_out_dir(out: &Path) -> Result<()> {
     }
     for item in fs::read_dir(out).map_err(io_error("list", out))? {
         let name = item.map_err(io_error("list", out))?.file_name();
-        if name != STAGING_NAME {
+        if name != STAGING_NAME && !is_ours(&name.to_string_lossy()) {
             return Err(CheckpointError::OutNotEmpty {
                 folder: out.to_owned(),
                 found: name.to_string_lossy().into_owned(),

@@ -6,6 +6,8 @@ mod format;
 mod output;
 mod progress;
 mod reading;
+mod signals;
+mod tables;
 mod values;
 
 use std::process::ExitCode;

@@ -8,6 +8,7 @@ use plan::Work;
 use train::with_model;
 
 use crate::prepare::prepare;
+use crate::temporary::temporary;
 use crate::{Error, ModelPath, OpenModel};
 
 /// What an evaluation gave.
@@ -36,7 +37,7 @@ pub fn evaluate<'a>(
     if seq > max_positions {
         return Err(train::TrainError::TooLong { seq, max_positions }.into());
     }
-    let folder = tempfile::tempdir().map_err(Error::file("create", std::env::temp_dir()))?;
+    let folder = temporary()?;
     let path = folder.path().join("rows");
     let prepared = prepare(&opened, data, seq, 0, &path)?;
     let rows = Rows::open(&prepared.path)?;

@@ -22,6 +22,8 @@ mod opened;
 mod prepare;
 mod sampling;
 mod settings;
+mod staked;
+mod temporary;
 mod train_model;
 mod verify;
 
@@ -37,13 +39,14 @@ pub use opened::{DEMO, ModelPath, OpenModel, left_out};
 pub use prepare::show_sample;
 pub use sampling::Sampling;
 pub use settings::{SettingsTable, read_settings, settings_to_toml};
+pub use staked::check_out;
+pub use temporary::discard_temporary;
 pub use tensor::Dtype;
 pub use train::{
     Event, LedgerAccount, LoadReport, Outcome, PhaseRecord, RankLoad, RankOutcome, ReadWay,
     Settings, StepRecord, TrainError,
 };
 pub use train_model::{
-    DEMO_ANSWER_TOKENS, TrainOptions, check_out, demo_questions, demo_settings, discard_staged,
-    train_model,
+    DEMO_ANSWER_TOKENS, TrainOptions, demo_questions, demo_settings, discard_staged, train_model,
 };
 pub use verify::{Verdict, Verified, VerifyReport, verify, verify_two, write_digests};

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use train::InferenceModel;
 
 use crate::Error;
+use crate::temporary::temporary;
 
 /// The name of the model inside the program.
 pub const DEMO: &str = "demo";
@@ -61,7 +62,7 @@ impl OpenModel {
         if model.path.as_os_str() != DEMO {
             return Self::from_folder(model, None);
         }
-        let files = tempfile::tempdir().map_err(Error::file("create", std::env::temp_dir()))?;
+        let files = temporary()?;
         demo::write_model(files.path())?;
         let path = files.path().to_owned();
         Self::from_folder((&path).into(), Some(files))

@@ -98,6 +98,9 @@ pub enum TrainError {
     /// Data without a single token to learn.
     #[error("no sequence of the data has a target token: there is nothing to learn")]
     NoTargets,
+    /// The run was asked to stop before its first step.
+    #[error("stopped before the first step; nothing is kept")]
+    Stopped,
     /// Ranks that planned differently.
     #[error("rank {rank} planned {theirs:#018x}, this rank {ours:#018x}: inputs differ")]
     PlanDiffers {

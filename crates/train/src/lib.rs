@@ -26,7 +26,7 @@ mod world;
 pub use error::TrainError;
 pub use events::{Event, LedgerAccount, Observer, StepRecord};
 pub use export::{Written, check_finite, export};
-pub use inference::{InferenceModel, resting_formats, with_model};
+pub use inference::{InferenceModel, Resting, resting_formats, with_model, with_resting};
 pub use load::{LoadSettings, Loaded, Origin, ReadWay, UnknownReadWay, load};
 pub use meter::{MemorySnapshot, Meter, PhaseRecord};
 pub use optimizer::{Optimizer, OptimizerSettings};

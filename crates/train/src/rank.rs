@@ -9,17 +9,16 @@ use comm::{ProcessGroup, ReduceOp};
 use data::{Order, Rows, deal_rows, micro_batches};
 use kernels::Cpu;
 use model::{MicroBatch, StepSettings, train_step};
-use plan::Plan;
+use plan::{Plan, PlanHash};
 use tensor::{Account, Ledger};
 
 use crate::load::{Origin, over_ranks};
-use crate::meter::mib;
 use crate::phases::{Phases, Report};
 use crate::place::{on_threads, open_arena};
 use crate::run::Schedule;
 use crate::{
-    Event, LedgerAccount, Optimizer, PhaseRecord, RankWorld, StepRecord, TrainError, TrainJob,
-    check_finite, export, load,
+    Event, Optimizer, PhaseRecord, RankWorld, StepRecord, TrainError, TrainJob, check_finite,
+    export, load,
 };
 
 /// What one rank did and held.
@@ -66,7 +65,7 @@ fn train_on_threads(
     let rank = group.world().rank();
     let mut phases = Phases::begin(report, rank == 0, "start");
     let ledger = Ledger::unlimited();
-    agree(group, plan)?;
+    agree(group, plan.hash)?;
     let own = &plan.ranks[rank];
     let (arena, _reservation) = open_arena(own.arena.capacity_bytes, &ledger)?;
     let device = Cpu::new(arena, schedule.num_threads);
@@ -128,16 +127,13 @@ fn train_on_threads(
 }
 
 /// Refuses to go on where another rank planned something else.
-fn agree(group: &ProcessGroup, plan: &Plan) -> Result<(), TrainError> {
-    let hashes = group.all_gather(&plan.hash.0.to_le_bytes(), "plan hash")?;
+fn agree(group: &ProcessGroup, ours: PlanHash) -> Result<(), TrainError> {
+    let PlanHash(ours) = ours;
+    let hashes = group.all_gather(&ours.to_le_bytes(), "plan hash")?;
     for (rank, bytes) in hashes.iter().enumerate() {
         let theirs = bytes.as_slice().try_into().map_or(0, u64::from_le_bytes);
-        if theirs != plan.hash.0 {
-            return Err(TrainError::PlanDiffers {
-                rank,
-                theirs,
-                ours: plan.hash.0,
-            });
+        if theirs != ours {
+            return Err(TrainError::PlanDiffers { rank, theirs, ours });
         }
     }
     Ok(())
@@ -166,6 +162,9 @@ impl Trainer<'_> {
     fn run(&mut self) -> Result<(), TrainError> {
         let settings = self.job.settings;
         let num_steps = self.schedule.num_steps;
+        if num_steps > 0 {
+            self.refuse_if_stopped()?;
+        }
         self.evaluate(0)?;
         let mut step = 0;
         while step < num_steps && !self.asked_to_stop()? {
@@ -188,6 +187,9 @@ impl Trainer<'_> {
             }
         }
         if step < num_steps {
+            if step == 0 {
+                return Err(TrainError::Stopped);
+            }
             self.event(&Event::Stopped { step, num_steps })?;
         }
         if step > 0 {
@@ -342,15 +344,22 @@ impl Trainer<'_> {
         Ok(asked[0] > 0)
     }
 
+    /// Ends a run that has learned nothing yet: there is nothing to keep.
+    fn refuse_if_stopped(&self) -> Result<(), TrainError> {
+        if self.asked_to_stop()? {
+            return Err(TrainError::Stopped);
+        }
+        Ok(())
+    }
+
     /// Says what every rank held by name; rank 0 speaks for all.
     fn tell_ledger(&self) -> Result<(), TrainError> {
-        let own = Event::Ledger {
-            rank: self.rank(),
-            accounts: LedgerAccount::all(self.ledger, self.world.device.arena()),
-            peak_mib: mib(self.ledger.peak_bytes()),
-            arena_planned_mib: mib(self.plan.ranks[self.rank()].arena.capacity_bytes),
-            arena_used_mib: mib(self.world.device.arena().high_water_bytes() as u64),
-        };
+        let own = Event::ledger(
+            self.rank(),
+            self.ledger,
+            self.world.device.arena(),
+            self.plan.ranks[self.rank()].arena.capacity_bytes,
+        );
         let bytes = serde_json::to_vec(&own).expect("events are plain data");
         for line in self.world.group.all_gather(&bytes, "ledgers")? {
             let event = serde_json::from_slice(&line).expect("written by this program");
@@ -389,4 +398,42 @@ pub(crate) fn read_rows(
 
 fn is_due(step: u64, every: u64) -> bool {
     every > 0 && step.is_multiple_of(every)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use comm::{Threads, run_threads};
+
+    use super::*;
+    use crate::run::rank_error;
+
+    #[test]
+    fn ranks_that_planned_differently_stop_and_name_both_sides() {
+        let world = Threads::of(NonZeroUsize::new(3).unwrap());
+        let hashes = [7, 7, 9];
+        let failure = run_threads(world, |group| {
+            agree(&group, PlanHash(hashes[group.world().rank()]))
+        })
+        .unwrap_err();
+        let TrainError::Rank { rank, source, .. } = rank_error(failure, 3) else {
+            panic!("a rank fails");
+        };
+        let message = source.to_string();
+        let other = if rank == 2 { 0 } else { 2 };
+        assert!(
+            message.contains(&format!("rank {other} planned")),
+            "{message}"
+        );
+        for hash in ["0x0000000000000007", "0x0000000000000009"] {
+            assert!(message.contains(hash), "{message}");
+        }
+    }
+
+    #[test]
+    fn ranks_that_planned_the_same_go_on() {
+        let world = Threads::of(NonZeroUsize::new(3).unwrap());
+        run_threads(world, |group| agree(&group, PlanHash(7))).unwrap();
+    }
 }

@@ -11,6 +11,7 @@ mod verify;
 use std::process::ExitCode;
 
 use crate::error::CliError;
+use crate::signals;
 
 /// What the program can do.
 #[derive(Debug, clap::Subcommand)]
@@ -34,6 +35,10 @@ pub(crate) enum Command {
 impl Command {
     /// Runs the command to its exit code.
     pub(crate) fn run(self) -> Result<ExitCode, CliError> {
+        if let Self::Train(train) = self {
+            return train.run();
+        }
+        signals::clean_up_when_ended()?;
         match self {
             Self::Train(train) => return train.run(),
             Self::Verify(verify) => return verify.run(),

@@ -257,3 +257,6 @@ impl Staging {
 pub(crate) fn num_readers(ranks: usize) -> usize {
     (HOST_READERS / ranks).clamp(1, MOST_READERS)
 }
+
+#[cfg(test)]
+mod tests;
