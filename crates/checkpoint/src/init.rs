@@ -11,7 +11,8 @@
 //! ```
 //!
 //! with `mix` the finalizer of `SplitMix64` (Steele, Lea & Flood 2014) and the last
-//! line the transform of Box & Muller. Norm weights are 1 and biases 0.
+//! line the transform of Box & Muller. Norm weights are 1 (0 where checkpoints store
+//! them minus one) and biases 0.
 
 use std::f64::consts::TAU;
 use std::panic::resume_unwind;
@@ -202,6 +203,10 @@ impl<'a> PieceWriter<'a> {
         let std = self.init.spec.initializer_range;
         self.numbers.resize(piece.len, 0.0);
         fill(self.init.seed, param, piece.first, std, &mut self.numbers);
+        if param.role.is_norm() {
+            // Such as compute with 1, whatever is added to what is stored.
+            self.numbers.fill(1.0 - self.init.spec.norm_offset());
+        }
         let size = match self.init.dtype {
             Dtype::F32 => 4,
             dtype => {

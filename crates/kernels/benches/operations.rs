@@ -10,8 +10,8 @@
 use std::time::{Duration, Instant};
 
 use kernels::{
-    AdamW, Arena, AttentionShape, Buffer, Cpu, Device, Master, Moments, Purpose, Rope, RunningMax,
-    Weight, WeightFormat,
+    AdamW, Arena, AttentionShape, Buffer, Cpu, Device, Gelu, Master, Moments, Purpose, RmsNorm,
+    Rope, RunningMax, ScoreBias, Weight, WeightFormat,
 };
 
 /// Tokens of a micro-batch.
@@ -107,6 +107,7 @@ fn main() {
         products(&bench);
         linears(&bench);
         attentions(&bench);
+        attention_variants(&bench);
         pointwise(&bench);
         loss(&bench);
         optimizer(&bench);
@@ -198,6 +199,8 @@ fn attentions(bench: &Bench) {
         heads: 9,
         kv_heads: 3,
         head_dim: 64,
+        window: None,
+        bias: ScoreBias::None,
     };
     for num_queries in [512, 2048] {
         let shape = AttentionShape {
@@ -237,20 +240,66 @@ fn attentions(bench: &Bench) {
     });
 }
 
+/// 2048 tokens with a window of 512, with linear biases, and the fused heads of a
+/// model that has them.
+fn attention_variants(bench: &Bench) {
+    const TOKENS: usize = 2048;
+    const WINDOW: usize = 512;
+    let device = &bench.device;
+    let plain = AttentionShape {
+        batch: 1,
+        num_queries: TOKENS,
+        num_keys: TOKENS,
+        heads: 9,
+        kv_heads: 3,
+        head_dim: 64,
+        window: None,
+        bias: ScoreBias::None,
+    };
+    let windowed = AttentionShape {
+        window: Some(WINDOW),
+        ..plain
+    };
+    let biased = AttentionShape {
+        bias: ScoreBias::Alibi,
+        ..plain
+    };
+    let [mut q, mut y, dy, mut dq] = [(); 4].map(|()| bench.buffer(TOKENS * 9 * 64));
+    let [mut k, mut v, mut dk, mut dv] = [(); 4].map(|()| bench.buffer(TOKENS * 3 * 64));
+    let mut lse = bench.buffer(TOKENS * 9);
+    let whole = TOKENS * (TOKENS + 1) / 2;
+    let in_window = WINDOW * (WINDOW + 1) / 2 + (TOKENS - WINDOW) * WINDOW;
+    for (name, shape, pairs) in [
+        ("window of 512", windowed, 9 * in_window),
+        ("linear biases", biased, 9 * whole),
+    ] {
+        let label = format!("attention {TOKENS} tokens, {name}");
+        bench.case(&label, &Work::Flops(4 * pairs * 64), || {
+            let done = device.attention(&q, &k, &v, shape, &mut y, &mut lse);
+            done.expect("workspace");
+        });
+        let label = format!("attention_backward {TOKENS} tokens, {name}");
+        bench.case(&label, &Work::Flops(10 * pairs * 64), || {
+            let (qkv, dqkv) = ([&q, &k, &v], [&mut dq, &mut dk, &mut dv]);
+            let done = device.attention_backward(qkv, &y, &lse, &dy, shape, dqkv);
+            done.expect("workspace");
+        });
+    }
+    let mut fused = bench.buffer(TOKENS * 15 * 64);
+    let work = Work::Bytes(8 * TOKENS * 15 * 64);
+    bench.case("split_heads", &work, || {
+        device.split_heads(&fused, 3, 64, [&mut q, &mut k, &mut v]);
+    });
+    bench.case("merge_heads", &work, || {
+        device.merge_heads([&q, &k, &v], 3, 64, &mut fused);
+    });
+}
+
 fn pointwise(bench: &Bench) {
     let device = &bench.device;
-    let (x, dy) = (bench.buffer(T * C), bench.buffer(T * C));
-    let [mut y, mut dx] = [(); 2].map(|()| bench.buffer(T * C));
-    let (mut rstd, mut grad) = (bench.buffer(T), bench.buffer(C));
-    let stored = bytes(C, WeightFormat::F32);
-    let weight = Weight::whole(1, C, WeightFormat::F32, &stored[..]);
-    bench.case("rms_norm", &Work::Bytes(8 * T * C), || {
-        device.rms_norm(&x, &weight, 1e-5, &mut y, &mut rstd);
-    });
-    bench.case("rms_norm_backward", &Work::Bytes(16 * T * C), || {
-        let done = device.rms_norm_backward(&x, &weight, &rstd, &dy, &mut dx, &mut grad, 0);
-        done.expect("workspace");
-    });
+    norms(bench);
+    gelus(bench);
+    let (x, mut y) = (bench.buffer(T * C), bench.buffer(T * C));
     bench.case("add", &Work::Bytes(12 * T * C), || {
         device.add(&x, &mut y, 0);
     });
@@ -276,6 +325,57 @@ fn pointwise(bench: &Bench) {
     bench.case("sum_of_squares", &Work::Bytes(4 * RUN), || {
         std::hint::black_box(device.sum_of_squares(&large));
     });
+}
+
+fn norms(bench: &Bench) {
+    let device = &bench.device;
+    let (x, dy) = (bench.buffer(T * C), bench.buffer(T * C));
+    let [mut y, mut dx] = [(); 2].map(|()| bench.buffer(T * C));
+    let (mut rstd, mut stats) = (bench.buffer(T), bench.buffer(2 * T));
+    let mut grad = bench.buffer(2 * C);
+    let stored = bytes(C, WeightFormat::F32);
+    let weight = Weight::whole(1, C, WeightFormat::F32, &stored[..]);
+    let norm = RmsNorm {
+        eps: 1e-5,
+        offset: 0.0,
+    };
+    bench.case("rms_norm", &Work::Bytes(8 * T * C), || {
+        device.rms_norm(&x, &weight, norm, &mut y, &mut rstd);
+    });
+    bench.case("rms_norm_backward", &Work::Bytes(16 * T * C), || {
+        let done = device.rms_norm_backward(&x, &weight, norm, &rstd, &dy, &mut dx, &mut grad, 0);
+        done.expect("workspace");
+    });
+    bench.case("layer_norm", &Work::Bytes(8 * T * C), || {
+        device.layer_norm(&x, &weight, &weight, 1e-5, &mut y, &mut stats);
+    });
+    bench.case("layer_norm_backward", &Work::Bytes(16 * T * C), || {
+        let at = [0, C];
+        let done = device.layer_norm_backward(&x, &weight, &stats, &dy, &mut dx, &mut grad, at);
+        done.expect("workspace");
+    });
+}
+
+fn gelus(bench: &Bench) {
+    let device = &bench.device;
+    let [mut x, mut up, mut y] = [(); 3].map(|()| bench.buffer(T * F));
+    for form in [Gelu::Erf, Gelu::Tanh] {
+        let bytes = 4 * T * F;
+        bench.case(&format!("gelu {form:?}"), &Work::Bytes(2 * bytes), || {
+            device.gelu(&x, form, &mut y);
+        });
+        let label = format!("gelu_backward {form:?}");
+        bench.case(&label, &Work::Bytes(4 * bytes), || {
+            device.gelu_backward(&mut x, form, &mut y);
+        });
+        bench.case(&format!("geglu {form:?}"), &Work::Bytes(3 * bytes), || {
+            device.geglu(&x, &up, form, &mut y);
+        });
+        let label = format!("geglu_backward {form:?}");
+        bench.case(&label, &Work::Bytes(6 * bytes), || {
+            device.geglu_backward(&mut x, &mut up, form, &mut y);
+        });
+    }
 }
 
 fn loss(bench: &Bench) {

@@ -29,6 +29,48 @@ pub struct AttentionShape {
     pub kv_heads: usize,
     /// Elements of one head.
     pub head_dim: usize,
+    /// How many keys a query sees, its own the last of them; all earlier ones
+    /// if there is no window.
+    pub window: Option<usize>,
+    /// What is added to scores by position.
+    pub bias: ScoreBias,
+}
+
+impl AttentionShape {
+    /// The keys that query `query` of a sequence sees.
+    pub(crate) fn seen(&self, query: usize) -> Range<usize> {
+        let end = self.num_keys - self.num_queries + query + 1;
+        let first = self.window.map_or(0, |window| end.saturating_sub(window));
+        first..end
+    }
+}
+
+/// What attention adds to a score by the position of its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScoreBias {
+    /// Nothing.
+    None,
+    /// `slope * key` in bf16, before scores are divided by `sqrt(h)`; see
+    /// [`alibi_slopes`](crate::alibi_slopes).
+    Alibi,
+}
+
+/// The two forms of the Gaussian error linear unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gelu {
+    /// `x (1 + erf(x / sqrt(2))) / 2`.
+    Erf,
+    /// `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`.
+    Tanh,
+}
+
+/// The settings of a root-mean-square norm.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RmsNorm {
+    /// Added to the mean square.
+    pub eps: f32,
+    /// Added to each weight: 1 where checkpoints store the weight minus one.
+    pub offset: f32,
 }
 
 /// Rotary position embedding: the angle of pair `j` at position `p` is
@@ -145,7 +187,7 @@ pub trait Device {
     /// the same elements give the same bits.
     fn sum_of_squares(&self, x: &Self::Buffer) -> f64;
 
-    /// Writes the rows of `table_vc` for those ids that lie in
+    /// Writes the rows of `table_vc`, times `scale`, for those ids that lie in
     /// `first_row .. first_row + table_vc.rows`; other tokens of `y_tc` are
     /// left as they are.
     fn embedding(
@@ -153,10 +195,11 @@ pub trait Device {
         ids: &[u32],
         table_vc: &Weight<Self::Bytes<'_>>,
         first_row: usize,
+        scale: f32,
         y_tc: &mut Self::Buffer,
     );
 
-    /// Adds `dy_tc` to the gradient rows of those ids that lie in `rows`;
+    /// Adds `scale * dy_tc` to the gradient rows of those ids that lie in `rows`;
     /// `grad_vc` holds just these rows, from element `at` on. Tokens are added
     /// in their order.
     fn embedding_backward(
@@ -164,17 +207,18 @@ pub trait Device {
         ids: &[u32],
         dy_tc: &Self::Buffer,
         rows: Range<usize>,
+        scale: f32,
         grad_vc: &mut Self::Buffer,
         at: usize,
     );
 
-    /// `y = x * rstd * weight` with `rstd = 1 / sqrt(mean(x^2) + eps)` of each
-    /// token; `rstd_t` is kept for backward.
+    /// `y = x * rstd * (weight + offset)` with `rstd = 1 / sqrt(mean(x^2) + eps)`
+    /// of each token; `rstd_t` is kept for backward.
     fn rms_norm(
         &self,
         x_tc: &Self::Buffer,
         weight_c: &Weight<Self::Bytes<'_>>,
-        eps: f32,
+        norm: RmsNorm,
         y_tc: &mut Self::Buffer,
         rstd_t: &mut Self::Buffer,
     );
@@ -186,11 +230,39 @@ pub trait Device {
         &self,
         x_tc: &Self::Buffer,
         weight_c: &Weight<Self::Bytes<'_>>,
+        norm: RmsNorm,
         rstd_t: &Self::Buffer,
         dy_tc: &Self::Buffer,
         dx_tc: &mut Self::Buffer,
         grad: &mut Self::Buffer,
         at: usize,
+    ) -> Result<(), ArenaFull>;
+
+    /// `y = (x - mean) * rstd * weight + bias` with the mean and
+    /// `rstd = 1 / sqrt(variance + eps)` of each token, both kept in `stats_t2`
+    /// for backward.
+    fn layer_norm(
+        &self,
+        x_tc: &Self::Buffer,
+        weight_c: &Weight<Self::Bytes<'_>>,
+        bias_c: &Weight<Self::Bytes<'_>>,
+        eps: f32,
+        y_tc: &mut Self::Buffer,
+        stats_t2: &mut Self::Buffer,
+    );
+
+    /// Adds the gradient of [`Device::layer_norm`] to `dx_tc`, and those of
+    /// weight and bias to `grad` at the two places of `at`.
+    #[expect(clippy::too_many_arguments, reason = "a backward names all it reads")]
+    fn layer_norm_backward(
+        &self,
+        x_tc: &Self::Buffer,
+        weight_c: &Weight<Self::Bytes<'_>>,
+        stats_t2: &Self::Buffer,
+        dy_tc: &Self::Buffer,
+        dx_tc: &mut Self::Buffer,
+        grad: &mut Self::Buffer,
+        at: [usize; 2],
     ) -> Result<(), ArenaFull>;
 
     /// `y_to = x_ti weight_oi^T + bias_o`, or adds that to `y_to`.
@@ -244,8 +316,30 @@ pub trait Device {
         inverse: bool,
     );
 
+    /// Takes queries, keys and values out of rows that hold, for each key head,
+    /// its `group` query heads, then its key, then its value, of `head_dim`
+    /// elements each.
+    fn split_heads(
+        &self,
+        fused: &Self::Buffer,
+        group: usize,
+        head_dim: usize,
+        qkv: [&mut Self::Buffer; 3],
+    );
+
+    /// Puts together what [`Device::split_heads`] took apart; of gradients, its
+    /// backward.
+    fn merge_heads(
+        &self,
+        qkv: [&Self::Buffer; 3],
+        group: usize,
+        head_dim: usize,
+        fused: &mut Self::Buffer,
+    );
+
     /// Causal attention: query `j` of a sequence sees keys up to
-    /// `num_keys - num_queries + j`. Scores are divided by `sqrt(h)`.
+    /// `num_keys - num_queries + j`, as many as the window has. To a score the
+    /// bias is added; then it is divided by `sqrt(h)`.
     /// `lse_tn` keeps the log-sum-exp of each query and head for backward.
     /// A buffer of keys may be longer than `batch * num_keys` tokens if `batch` is 1.
     fn attention(
@@ -279,6 +373,26 @@ pub trait Device {
         &self,
         gate: &mut Self::Buffer,
         up: &mut Self::Buffer,
+        dy: &mut Self::Buffer,
+    );
+
+    /// `y = gelu(x)`.
+    fn gelu(&self, x: &Self::Buffer, form: Gelu, y: &mut Self::Buffer);
+
+    /// The gradient of [`Device::gelu`], written over `x`; `dy` is overwritten
+    /// with `y`, which the weight gradient of the next layer needs.
+    fn gelu_backward(&self, x: &mut Self::Buffer, form: Gelu, dy: &mut Self::Buffer);
+
+    /// `y = gelu(gate) * up`.
+    fn geglu(&self, gate: &Self::Buffer, up: &Self::Buffer, form: Gelu, y: &mut Self::Buffer);
+
+    /// The gradients of [`Device::geglu`], written over its inputs; `dy` is
+    /// overwritten with `y`.
+    fn geglu_backward(
+        &self,
+        gate: &mut Self::Buffer,
+        up: &mut Self::Buffer,
+        form: Gelu,
         dy: &mut Self::Buffer,
     );
 

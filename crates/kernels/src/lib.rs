@@ -8,6 +8,7 @@
 //!
 //! Only this crate knows instruction sets.
 
+mod alibi;
 mod arena;
 mod cpu;
 mod device;
@@ -18,9 +19,13 @@ mod shapes;
 mod weight;
 mod workspace;
 
+pub use alibi::alibi_slopes;
 pub use arena::{Arena, ArenaFull, Buffer, Purpose, PurposePeak};
 pub use cpu::Cpu;
-pub use device::{AdamW, AttentionShape, Device, IGNORED, Master, Moments, Rope, RunningMax};
+pub use device::{
+    AdamW, AttentionShape, Device, Gelu, IGNORED, Master, Moments, RmsNorm, Rope, RunningMax,
+    ScoreBias,
+};
 pub use meta::Meta;
 pub use scalar::{Numbers, Scalar};
 pub use weight::{Segment, Weight, WeightFormat, join_master, split_master};

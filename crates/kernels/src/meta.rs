@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::arena::{Layout, Placed};
 use crate::shapes::{self, LinearShape};
 use crate::{
-    AdamW, ArenaFull, AttentionShape, Device, Master, Moments, Purpose, PurposePeak, Rope,
-    RunningMax, Weight, workspace,
+    AdamW, ArenaFull, AttentionShape, Device, Gelu, Master, Moments, Purpose, PurposePeak, RmsNorm,
+    Rope, RunningMax, Weight, workspace,
 };
 
 /// Matrix products of attention: scores and outputs.
@@ -87,8 +87,9 @@ impl Meta {
     }
 
     fn attend(&self, shape: &AttentionShape, products: u64) {
-        let earlier = shape.num_keys - shape.num_queries;
-        let seen = shape.num_queries * earlier + shape.num_queries * (shape.num_queries + 1) / 2;
+        let seen: usize = (0..shape.num_queries)
+            .map(|query| shape.seen(query).len())
+            .sum();
         let pairs = product([shape.batch, shape.heads, seen]);
         self.flops
             .fetch_add(2 * products * pairs * shape.head_dim as u64, Relaxed);
@@ -161,7 +162,14 @@ impl Device for Meta {
         0.0
     }
 
-    fn embedding(&self, ids: &[u32], table_vc: &Weight<()>, _first_row: usize, y_tc: &mut Counted) {
+    fn embedding(
+        &self,
+        ids: &[u32],
+        table_vc: &Weight<()>,
+        _first_row: usize,
+        _scale: f32,
+        y_tc: &mut Counted,
+    ) {
         shapes::embedding(ids, table_vc, y_tc.len);
     }
 
@@ -170,6 +178,7 @@ impl Device for Meta {
         ids: &[u32],
         dy_tc: &Counted,
         rows: Range<usize>,
+        _scale: f32,
         grad_vc: &mut Counted,
         at: usize,
     ) {
@@ -180,7 +189,7 @@ impl Device for Meta {
         &self,
         x_tc: &Counted,
         weight_c: &Weight<()>,
-        _eps: f32,
+        _norm: RmsNorm,
         y_tc: &mut Counted,
         rstd_t: &mut Counted,
     ) {
@@ -191,6 +200,7 @@ impl Device for Meta {
         &self,
         x_tc: &Counted,
         weight_c: &Weight<()>,
+        _norm: RmsNorm,
         rstd_t: &Counted,
         dy_tc: &Counted,
         dx_tc: &mut Counted,
@@ -201,6 +211,37 @@ impl Device for Meta {
         shapes::same(dy_tc.len, dx_tc.len);
         shapes::span(grad.len, at, c);
         self.work(workspace::rms_norm_backward_len(t, c))
+    }
+
+    fn layer_norm(
+        &self,
+        x_tc: &Counted,
+        weight_c: &Weight<()>,
+        bias_c: &Weight<()>,
+        _eps: f32,
+        y_tc: &mut Counted,
+        stats_t2: &mut Counted,
+    ) {
+        shapes::layer_norm([x_tc.len, y_tc.len], weight_c, stats_t2.len);
+        shapes::vector(y_tc.len, bias_c);
+    }
+
+    fn layer_norm_backward(
+        &self,
+        x_tc: &Counted,
+        weight_c: &Weight<()>,
+        stats_t2: &Counted,
+        dy_tc: &Counted,
+        dx_tc: &mut Counted,
+        grad: &mut Counted,
+        at: [usize; 2],
+    ) -> Result<(), ArenaFull> {
+        let (t, c) = shapes::layer_norm([x_tc.len, dy_tc.len], weight_c, stats_t2.len);
+        shapes::same(dy_tc.len, dx_tc.len);
+        for at in at {
+            shapes::span(grad.len, at, c);
+        }
+        self.work(workspace::layer_norm_backward_len(t, c))
     }
 
     fn linear(
@@ -261,6 +302,14 @@ impl Device for Meta {
         shapes::same(x_tnh.len, positions.len() * num_heads * h);
     }
 
+    fn split_heads(&self, fused: &Counted, group: usize, head_dim: usize, qkv: [&mut Counted; 3]) {
+        shapes::fused_heads(fused.len, group, head_dim, qkv.map(|x| x.len));
+    }
+
+    fn merge_heads(&self, qkv: [&Counted; 3], group: usize, head_dim: usize, fused: &mut Counted) {
+        shapes::fused_heads(fused.len, group, head_dim, qkv.map(|x| x.len));
+    }
+
     fn attention(
         &self,
         q_tnh: &Counted,
@@ -297,6 +346,22 @@ impl Device for Meta {
     }
 
     fn swiglu_backward(&self, gate: &mut Counted, up: &mut Counted, dy: &mut Counted) {
+        shapes::same(shapes::same(gate.len, up.len), dy.len);
+    }
+
+    fn gelu(&self, x: &Counted, _form: Gelu, y: &mut Counted) {
+        shapes::same(x.len, y.len);
+    }
+
+    fn gelu_backward(&self, x: &mut Counted, _form: Gelu, dy: &mut Counted) {
+        shapes::same(x.len, dy.len);
+    }
+
+    fn geglu(&self, gate: &Counted, up: &Counted, _form: Gelu, y: &mut Counted) {
+        shapes::same(shapes::same(gate.len, up.len), y.len);
+    }
+
+    fn geglu_backward(&self, gate: &mut Counted, up: &mut Counted, _form: Gelu, dy: &mut Counted) {
         shapes::same(shapes::same(gate.len, up.len), dy.len);
     }
 
@@ -351,7 +416,7 @@ fn linear_len(shape: LinearShape, weight: &Weight<()>, num_threads: usize) -> us
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::WeightFormat;
+    use crate::{ScoreBias, WeightFormat};
 
     #[test]
     fn a_linear_layer_counts_two_for_each_product() {
@@ -377,6 +442,8 @@ mod tests {
             heads: 4,
             kv_heads: 2,
             head_dim: 8,
+            window: None,
+            bias: ScoreBias::None,
         };
         let (q, kv) = (buffer(3 * 4 * 8), buffer(5 * 2 * 8));
         let (mut y, mut lse) = (buffer(3 * 4 * 8), buffer(3 * 4));
@@ -384,6 +451,11 @@ mod tests {
             .unwrap();
         // Queries see 3, 4 and 5 keys.
         assert_eq!(meta.flops(), 2 * 2 * 4 * (3 + 4 + 5) * 8);
+        let window = Some(4);
+        let windowed = AttentionShape { window, ..shape };
+        meta.attention(&q, &kv, &kv, windowed, &mut y, &mut lse)
+            .unwrap();
+        assert_eq!(meta.flops(), 2 * 2 * 4 * (12 + 3 + 4 + 4) * 8);
     }
 
     #[test]

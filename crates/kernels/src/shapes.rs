@@ -76,6 +76,38 @@ pub(crate) fn norm<B>(
     (same(t, rstd_t), weight_c.cols)
 }
 
+/// A layer norm over two buffers side by side, with two statistics of each
+/// token: tokens and width.
+#[track_caller]
+pub(crate) fn layer_norm<B>(
+    [x_tc, y_tc]: [usize; 2],
+    weight_c: &Weight<B>,
+    stats_t2: usize,
+) -> (usize, usize) {
+    let t = vector(same(x_tc, y_tc), weight_c);
+    same(2 * t, stats_t2);
+    (t, weight_c.cols)
+}
+
+/// Fused rows and what they hold of queries, keys and values: how many elements
+/// of each follow one another.
+#[track_caller]
+pub(crate) fn fused_heads(
+    fused: usize,
+    group: usize,
+    head_dim: usize,
+    qkv: [usize; 3],
+) -> [usize; 3] {
+    let widths = [group * head_dim, head_dim, head_dim];
+    let num_keys = rows(fused, (group + 2) * head_dim);
+    assert_eq!(
+        qkv,
+        widths.map(|width| num_keys * width),
+        "parts of fused heads"
+    );
+    widths
+}
+
 /// Rows of a table, one for each token id: their width.
 #[track_caller]
 pub(crate) fn embedding<B>(ids: &[u32], table_vc: &Weight<B>, y_tc: usize) -> usize {
@@ -127,7 +159,10 @@ pub(crate) fn attention(shape: AttentionShape, q_tnh: usize, kv_smh: [usize; 2],
         heads,
         kv_heads,
         head_dim,
+        window,
+        ..
     } = shape;
+    assert!(window != Some(0), "a query sees at least its own key");
     assert!(
         kv_heads > 0 && heads.is_multiple_of(kv_heads),
         "{kv_heads} key heads do not divide {heads} query heads"

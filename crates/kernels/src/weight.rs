@@ -25,6 +25,18 @@ impl WeightFormat {
         }
     }
 
+    /// The nearest number of this format.
+    pub fn nearest(self, x: f64) -> f32 {
+        match self {
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "rounding to nearest is what is asked for"
+            )]
+            Self::F32 => x as f32,
+            Self::Bf16 => bf16::from_f64(x).to_f32(),
+        }
+    }
+
     /// The elements of `bytes`, which hold whole ones, in order.
     ///
     /// For a reference and for vectors: one element at a time, any alignment.

@@ -160,6 +160,11 @@ pub(crate) fn rms_norm_backward_len(num_tokens: usize, cols: usize) -> usize {
     num_tokens.div_ceil(NORM_CHUNK) * cols
 }
 
+/// `Device::layer_norm_backward`: the same for weight and bias.
+pub(crate) fn layer_norm_backward_len(num_tokens: usize, cols: usize) -> usize {
+    2 * rms_norm_backward_len(num_tokens, cols)
+}
+
 /// Tokens whose part of a norm's weight gradient is summed on its own.
 pub(crate) const NORM_CHUNK: usize = 64;
 

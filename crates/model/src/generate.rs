@@ -77,12 +77,13 @@ pub fn forward_cached<D: Device, X: Exchange<D>>(
         *position += u32::try_from(past).expect("a sequence is shorter than 2^32");
     }
     let batches = std::slice::from_ref(&batch);
-    let mut x_tc = embedding::forward(device, model, exchange, batches)?.remove(0);
+    let embedded = embedding::forward(device, model, exchange, batches)?;
+    let mut x_tc = embedded.inputs.into_iter().next().expect("one micro-batch");
     for (unit, cache) in model.blocks().zip(caches) {
         let bucket = exchange.sharding().unit_buckets(unit).start;
         let gathered = exchange.unshard(bucket)?;
         let shape = &exchange.sharding().buckets[bucket];
-        let block = Block::new::<D>(&model.units[unit], shape, &gathered);
+        let block = Block::new::<D>(model, &model.units[unit], shape, &gathered);
         x_tc = block.forward(device, model, &batch, &x_tc, Some(cache))?;
     }
     let c = model.spec.hidden;

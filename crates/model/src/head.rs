@@ -8,16 +8,17 @@
 //! as far as `held_logits` allows, and are then not made again.
 
 use kernels::{Device, Purpose, RunningMax};
+use shard::Bucket;
 
-use crate::block::normalize;
 use crate::embedding::{table_buckets, table_rows};
 use crate::gradients::{Contribution, GradientError, Gradients};
+use crate::linear::Placed;
+use crate::norm::{Norm, Normed};
 use crate::{Exchange, Gathered, MicroBatch, Transformer};
 
 /// One micro-batch between the head's passes.
 pub(crate) struct Pending<D: Device> {
-    h_tc: D::Buffer,
-    rstd_t: D::Buffer,
+    normed: Normed<D>,
     running: RunningMax<D::Buffer>,
     /// Logits of the last buckets, the last one on top.
     held: Vec<D::Buffer>,
@@ -42,7 +43,7 @@ pub(crate) fn forward<D: Device, X: Exchange<D>>(
         let holds = index + held_logits >= table.len();
         for (batch, state) in batches.iter().zip(&mut pending) {
             let mut logits_tv = device.alloc(batch.num_tokens() * rows.len(), Purpose::Logits)?;
-            device.linear(&state.h_tc, &weight_vc, None, &mut logits_tv, false)?;
+            device.linear(&state.normed.h_tc, &weight_vc, None, &mut logits_tv, false)?;
             let (first_row, first) = (rows.start, index == 0);
             device.cross_entropy(
                 &logits_tv,
@@ -81,7 +82,7 @@ pub(crate) fn backward<D: Device, X: Exchange<D>>(
     };
     let mut dhs = Vec::with_capacity(batches.len());
     for state in &pending {
-        let mut dh_tc = device.alloc(device.len(&state.h_tc), Purpose::Activation)?;
+        let mut dh_tc = device.alloc(device.len(&state.normed.h_tc), Purpose::Activation)?;
         device.fill(&mut dh_tc, 0.0);
         dhs.push(dh_tc);
     }
@@ -123,7 +124,7 @@ fn table_backward<D: Device, X: Exchange<D>>(
         } else {
             let len = batch.num_tokens() * rows.len();
             let mut logits_tv = device.alloc(len, Purpose::Logits)?;
-            device.linear(&state.h_tc, &weight_vc, None, &mut logits_tv, false)?;
+            device.linear(&state.normed.h_tc, &weight_vc, None, &mut logits_tv, false)?;
             logits_tv
         };
         device.cross_entropy_backward(
@@ -139,8 +140,8 @@ fn table_backward<D: Device, X: Exchange<D>>(
             Some(grad_vc) => grad_vc,
             None => grad.insert(device.alloc(shape.num_elements, Purpose::Gradient)?),
         };
-        let num_tokens = batch.num_tokens();
-        device.linear_wgrad(&dlogits_tv, &state.h_tc, num_tokens, grad_vc, 0, adds);
+        let (h_tc, num_tokens) = (&state.normed.h_tc, batch.num_tokens());
+        device.linear_wgrad(&dlogits_tv, h_tc, num_tokens, grad_vc, 0, adds);
     }
     Ok(grad)
 }
@@ -151,20 +152,21 @@ fn final_norm<D: Device, X: Exchange<D>>(
     exchange: &X,
     inputs: &[D::Buffer],
 ) -> Result<Vec<Pending<D>>, X::Error> {
-    let gathered = exchange.unshard(norm_bucket(model, exchange))?;
-    let weight_c = gathered.weight(0);
+    let bucket = norm_bucket(model, exchange);
+    let gathered = exchange.unshard(bucket)?;
+    let norm = norm_of(&exchange.sharding().buckets[bucket], &gathered);
     let mut pending = Vec::with_capacity(inputs.len());
     for x_tc in inputs {
-        let (h_tc, rstd_t) = normalize(device, model, &weight_c, x_tc)?;
-        let alloc = || device.alloc(device.len(&rstd_t), Purpose::Activation);
+        let normed = norm.forward(device, model, x_tc)?;
+        let num_tokens = device.len(x_tc) / model.spec.hidden;
+        let alloc = || device.alloc(num_tokens, Purpose::Activation);
         let running = RunningMax {
             max: alloc()?,
             sum: alloc()?,
             target: alloc()?,
         };
         pending.push(Pending {
-            h_tc,
-            rstd_t,
+            normed,
             running,
             held: Vec::new(),
         });
@@ -188,20 +190,21 @@ fn norm_backward<D: Device, X: Exchange<D>>(
             .exchange
             .unshard(bucket)
             .map_err(GradientError::Exchange)?;
-        let weight_c = gathered.weight(0);
+        let shape = &gradients.exchange.sharding().buckets[bucket];
+        let norm = norm_of(shape, &gathered);
         for ((x_tc, state), dh_tc) in inputs.iter().zip(pending).zip(dhs) {
             let grad_c = if let Some(grad_c) = &mut grad {
                 grad_c
             } else {
-                let fresh = device.alloc(model.spec.hidden, Purpose::Gradient)?;
+                let fresh = device.alloc(shape.num_elements, Purpose::Gradient)?;
                 let grad_c = grad.insert(fresh);
                 device.fill(grad_c, 0.0);
                 grad_c
             };
             let mut dx_tc = device.alloc(device.len(x_tc), Purpose::UnitInput)?;
             device.fill(&mut dx_tc, 0.0);
-            let rstd_t = &state.rstd_t;
-            device.rms_norm_backward(x_tc, &weight_c, rstd_t, &dh_tc, &mut dx_tc, grad_c, 0)?;
+            let stats = &state.normed.stats;
+            norm.backward(device, model, x_tc, stats, &dh_tc, &mut dx_tc, grad_c)?;
             dxs.push(dx_tc);
         }
     }
@@ -218,9 +221,11 @@ pub(crate) fn logits<D: Device, X: Exchange<D>>(
     x_tc: &D::Buffer,
     mut take: impl FnMut(usize, &D::Buffer),
 ) -> Result<(), X::Error> {
-    let (h_tc, _) = {
-        let gathered = exchange.unshard(norm_bucket(model, exchange))?;
-        normalize(device, model, &gathered.weight(0), x_tc)?
+    let Normed { h_tc, .. } = {
+        let bucket = norm_bucket(model, exchange);
+        let gathered = exchange.unshard(bucket)?;
+        let norm = norm_of(&exchange.sharding().buckets[bucket], &gathered);
+        norm.forward(device, model, x_tc)?
     };
     let num_tokens = device.len(x_tc) / model.spec.hidden;
     for bucket in table_buckets(exchange.sharding(), model.head_table()) {
@@ -231,6 +236,21 @@ pub(crate) fn logits<D: Device, X: Exchange<D>>(
         take(rows.start, &logits_tv);
     }
     Ok(())
+}
+
+/// The final norm: its weight, and its bias if it has one, alone in a bucket.
+fn norm_of<'a, D: Device + 'a>(
+    shape: &Bucket,
+    gathered: &'a impl Gathered<D>,
+) -> Norm<D::Bytes<'a>> {
+    let mut vectors = shape.slices.iter().enumerate().map(|(slice, part)| Placed {
+        weight: gathered.weight(slice),
+        at: part.at,
+    });
+    Norm {
+        weight: vectors.next().expect("a head has a norm"),
+        bias: vectors.next(),
+    }
 }
 
 /// The bucket of the final norm: a unit's vectors come before its table.

@@ -9,6 +9,7 @@
 //! width, `f` feed-forward width, `n`/`m` query and key/value heads, `h` head
 //! size, `v` vocabulary rows of one bucket.
 
+mod attention;
 mod batch;
 mod block;
 mod embedding;
@@ -17,6 +18,8 @@ mod generate;
 mod gradients;
 mod head;
 mod linear;
+mod mlp;
+mod norm;
 mod step;
 mod transformer;
 

@@ -71,7 +71,10 @@ pub fn train_step<D: Device, X: Exchange<D>>(
     batches: &[MicroBatch],
     settings: StepSettings,
 ) -> Result<StepReport, StepError<X::Error>> {
-    let mut inputs = forward_blocks(device, model, exchange, batches, Keep::Inputs)
+    let Forward {
+        mut inputs,
+        embedding_scale,
+    } = forward_blocks(device, model, exchange, batches, Keep::Inputs)
         .map_err(StepError::Exchange)?;
     let last = inputs.pop().expect("the head has an input");
     let (loss_sum, pending) = head::forward(
@@ -113,7 +116,14 @@ pub fn train_step<D: Device, X: Exchange<D>>(
         .map_err(StepError::Exchange)?;
         gradients.finish(bucket, grad, Contribution::Last)?;
     }
-    embedding::backward(device, model, &mut gradients, batches, &dys)?;
+    embedding::backward(
+        device,
+        model,
+        &mut gradients,
+        batches,
+        &dys,
+        embedding_scale,
+    )?;
     let grad_norm = gradients.close()?;
     Ok(StepReport { loss, grad_norm })
 }
@@ -129,7 +139,7 @@ pub fn evaluate<D: Device, X: Exchange<D>>(
     exchange: &X,
     batches: &[MicroBatch],
 ) -> Result<f64, X::Error> {
-    let mut inputs = forward_blocks(device, model, exchange, batches, Keep::Last)?;
+    let Forward { mut inputs, .. } = forward_blocks(device, model, exchange, batches, Keep::Last)?;
     let last = inputs.pop().expect("the head has an input");
     let (loss_sum, _) = head::forward(device, model, exchange, batches, &last, 0)?;
     Ok(loss_sum)
@@ -145,7 +155,7 @@ pub fn logits<D: Device, X: Exchange<D>>(
     take: impl FnMut(usize, &D::Buffer),
 ) -> Result<(), X::Error> {
     let batches = std::slice::from_ref(batch);
-    let inputs = forward_blocks(device, model, exchange, batches, Keep::Last)?;
+    let Forward { inputs, .. } = forward_blocks(device, model, exchange, batches, Keep::Last)?;
     head::logits(device, model, exchange, &inputs[0][0], take)
 }
 
@@ -158,22 +168,31 @@ enum Keep {
     Last,
 }
 
-/// Embedding and blocks; gives `[unit][micro-batch]` inputs of the units after
-/// the embedding, the head's last.
+/// What the forward up to the head leaves.
+struct Forward<D: Device> {
+    /// `[unit][micro-batch]` inputs of the units after the embedding, the head's
+    /// last.
+    inputs: Vec<Vec<D::Buffer>>,
+    /// What embedded tokens were multiplied by.
+    embedding_scale: f32,
+}
+
+/// Embedding and blocks.
 fn forward_blocks<D: Device, X: Exchange<D>>(
     device: &D,
     model: &Transformer,
     exchange: &X,
     batches: &[MicroBatch],
     keep: Keep,
-) -> Result<Vec<Vec<D::Buffer>>, X::Error> {
-    let mut inputs = vec![embedding::forward(device, model, exchange, batches)?];
+) -> Result<Forward<D>, X::Error> {
+    let embedded = embedding::forward(device, model, exchange, batches)?;
+    let mut inputs = vec![embedded.inputs];
     for unit in model.blocks() {
         let xs = inputs.last().expect("the embedding's output is there");
         let bucket = exchange.sharding().unit_buckets(unit).start;
         let gathered = exchange.unshard(bucket)?;
         let shape = &exchange.sharding().buckets[bucket];
-        let block = Block::new::<D>(&model.units[unit], shape, &gathered);
+        let block = Block::new::<D>(model, &model.units[unit], shape, &gathered);
         let mut ys = Vec::with_capacity(batches.len());
         for (batch, x_tc) in batches.iter().zip(xs) {
             ys.push(block.forward(device, model, batch, x_tc, None)?);
@@ -183,7 +202,10 @@ fn forward_blocks<D: Device, X: Exchange<D>>(
         }
         inputs.push(ys);
     }
-    Ok(inputs)
+    Ok(Forward {
+        inputs,
+        embedding_scale: embedded.scale,
+    })
 }
 
 /// One block backward for every micro-batch; gives the bucket's gradient.
@@ -202,7 +224,7 @@ fn block_backward<D: Device, X: Exchange<D>>(
     if batches.is_empty() {
         return Ok(None);
     }
-    let block = Block::new::<D>(&model.units[unit], shape, &gathered);
+    let block = Block::new::<D>(model, &model.units[unit], shape, &gathered);
     let mut grad = device.alloc(shape.num_elements, Purpose::Gradient)?;
     for (index, ((batch, x_tc), dy_tc)) in batches.iter().zip(xs).zip(dys).enumerate() {
         let adds = index > 0;

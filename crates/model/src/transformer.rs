@@ -1,7 +1,7 @@
 //! A model as the step sees it: its spec, its units, its rotary frequencies.
 
-use kernels::{AttentionShape, Rope};
-use spec::{ModelSpec, Param, Unit};
+use kernels::{AttentionShape, Rope, ScoreBias};
+use spec::{ModelSpec, Param, Positions, Unit};
 
 /// What is known of a model before any weight is read.
 #[derive(Debug, Clone)]
@@ -53,13 +53,18 @@ impl Transformer {
         }
     }
 
-    pub(crate) fn rope(&self) -> Rope<'_> {
-        Rope {
-            inv_freq: &self.inv_freq,
-            scale: 1.0,
+    /// How queries and keys are turned, if positions are angles.
+    pub(crate) fn rope(&self) -> Option<Rope<'_>> {
+        match self.spec.positions {
+            Positions::Rope(_) => Some(Rope {
+                inv_freq: &self.inv_freq,
+                scale: 1.0,
+            }),
+            Positions::Alibi => None,
         }
     }
 
+    /// An attention without a window.
     pub(crate) fn attention(
         &self,
         batch: usize,
@@ -73,7 +78,17 @@ impl Transformer {
             heads: self.spec.heads,
             kv_heads: self.spec.kv_heads,
             head_dim: self.spec.head_dim,
+            window: None,
+            bias: match self.spec.positions {
+                Positions::Rope(_) => ScoreBias::None,
+                Positions::Alibi => ScoreBias::Alibi,
+            },
         }
+    }
+
+    /// Query heads of a key head, and elements of a head.
+    pub(crate) fn group(&self) -> (usize, usize) {
+        (self.spec.heads / self.spec.kv_heads, self.spec.head_dim)
     }
 
     pub(crate) fn query_width(&self) -> usize {

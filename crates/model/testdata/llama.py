@@ -75,9 +75,9 @@ def hashed(name, count):
 
 
 def weight(name, shape):
-    """Multiples of 2^-12 between -1/2 and 1/2; 1 more for a norm."""
+    """Multiples of 2^-12 between -1/2 and 1/2; 1 more for the weight of a norm."""
     numbers = (hashed(name, int(np.prod(shape))) - 2048) / 4096
-    if "norm" in name:
+    if name.endswith(".weight") and ("norm" in name or ".ln_" in name):
         numbers = numbers + 1
     return torch.from_numpy(numbers.reshape(shape))
 
@@ -102,13 +102,13 @@ def angles_in_f64(self, x, position_ids):
     return freqs.cos(), freqs.sin()
 
 
-def run(name, changes):
-    config = LlamaConfig(**{**COMMON, **changes})
-    model = LlamaForCausalLM(config)
+def write(name, config, model):
+    """Runs a model and writes its two files."""
     # Before the cast, which would cast the frequencies too.
-    inv_freq = model.model.rotary_emb.inv_freq.clone()
+    rotary = model.base_model.rotary_emb
+    inv_freq = rotary.inv_freq.clone()
     model = model.double()
-    model.model.rotary_emb.inv_freq = inv_freq
+    rotary.inv_freq = inv_freq
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             parameter.copy_(weight(key, tuple(parameter.shape)))
@@ -130,7 +130,8 @@ def main():
     llama.LlamaRMSNorm.forward = norm_in_f64
     llama.LlamaRotaryEmbedding.forward = angles_in_f64
     for name, changes in CASES.items():
-        run(name, changes)
+        config = LlamaConfig(**{**COMMON, **changes})
+        write(name, config, LlamaForCausalLM(config))
 
 
 if __name__ == "__main__":

@@ -52,6 +52,14 @@ impl<'a> Keys<'a> {
         Ok(self.size_or_none(key)?.unwrap_or(default))
     }
 
+    /// A whole number that may be 0.
+    pub(crate) fn count_or(&self, key: &str, default: usize) -> Result<usize, SpecError> {
+        match self.value(key) {
+            Some(value) if value.as_u64() == Some(0) => Ok(0),
+            _ => self.size_or(key, default),
+        }
+    }
+
     /// A positive whole number. The limit keeps a product of two sizes inside
     /// 64 bits, so that only sums and products of three need a check.
     pub(crate) fn size_or_none(&self, key: &str) -> Result<Option<usize>, SpecError> {

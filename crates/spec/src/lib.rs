@@ -11,12 +11,13 @@ mod config;
 mod error;
 mod keys;
 mod model;
+mod params;
 mod preset;
 mod rope;
 mod unit;
 
 pub use error::SpecError;
-pub use model::{Family, ModelSpec};
+pub use model::{Activation, Arrangement, Family, ModelSpec, Positions, SlidingWindow};
 pub use preset::Preset;
 pub use rope::{RopeKind, RopeSpec};
 pub use unit::{Param, Role, Unit, UnitKind};

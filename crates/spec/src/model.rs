@@ -2,19 +2,73 @@
 
 use tensor::Dtype;
 
-use crate::unit::{Param, Role, Unit, UnitKind};
+use crate::params::{self, Layout};
+use crate::unit::{Unit, UnitKind};
 use crate::{RopeSpec, SpecError};
 
 /// How the units of a model are built and named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Family {
     /// Root-mean-square norms, rotary positions, grouped-query attention, gated MLP.
     Llama,
+    /// The same, with a sliding window.
+    Mistral,
+    /// The same, with biases on query, key and value, and windows in some blocks.
+    Qwen2,
+    /// The same, but norms store their weight minus one, embeddings are scaled by
+    /// the root of the width, and the gate is a GELU.
+    Gemma,
+    /// Layer norms, fused query, key and value, an MLP without a gate, and attention
+    /// beside the MLP or before it.
+    Falcon,
+}
+
+/// The function between the MLP's projections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// `x / (1 + exp(-x))`.
+    Silu,
+    /// The Gaussian error linear unit.
+    GeluErf,
+    /// Its approximation by a hyperbolic tangent.
+    GeluTanh,
+}
+
+/// How attention and MLP of a block follow one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Arrangement {
+    /// The MLP reads the sum of input and attention, under a norm of its own.
+    Sequential,
+    /// Both read the input, under one norm.
+    ParallelOneNorm,
+    /// Both read the input, each under its own norm.
+    ParallelTwoNorms,
+}
+
+/// How attention knows positions.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Positions {
+    /// Queries and keys are turned.
+    Rope(RopeSpec),
+    /// Scores have linear biases (Press et al. 2022).
+    Alibi,
+}
+
+/// A limit to how far back a token sees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlidingWindow {
+    /// How many tokens a token sees, the last of them itself.
+    pub size: usize,
+    /// Whether each block has the window; at least one has.
+    pub blocks: Vec<bool>,
 }
 
 /// All that a `config.json` says about the model's shape and computation.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "three kinds of biases and a tie, each its own key of a config"
+)]
 pub struct ModelSpec {
     /// How units are built and named.
     pub family: Family,
@@ -28,17 +82,26 @@ pub struct ModelSpec {
     pub heads: usize,
     /// Key/value heads; divides `heads`.
     pub kv_heads: usize,
-    /// Elements of one head; even, and not always `hidden / heads`.
+    /// Elements of one head; even under rotary positions, and not always
+    /// `hidden / heads`.
     pub head_dim: usize,
     /// Rows of the token table.
     pub vocab: usize,
-    /// Added to the mean square in every norm.
-    pub rms_norm_eps: f32,
-    /// How positions turn into angles.
-    pub rope: RopeSpec,
-    /// Whether the four attention projections have biases.
-    pub attention_bias: bool,
-    /// Whether the three MLP projections have biases.
+    /// Added to the mean square or the variance in every norm.
+    pub norm_eps: f32,
+    /// How attention knows positions.
+    pub positions: Positions,
+    /// How far back tokens see, if there is a limit.
+    pub window: Option<SlidingWindow>,
+    /// The function inside the MLP.
+    pub activation: Activation,
+    /// How attention and MLP follow one another.
+    pub arrangement: Arrangement,
+    /// Whether the query, key and value projections have biases.
+    pub qkv_bias: bool,
+    /// Whether the projection after attention has a bias.
+    pub output_bias: bool,
+    /// Whether the MLP's projections have biases.
     pub mlp_bias: bool,
     /// Whether the head computes with the token table.
     pub tied: bool,
@@ -71,115 +134,67 @@ impl ModelSpec {
             + self.head().num_parameters()
     }
 
-    /// The `head_dim / 2` rotary frequencies.
+    /// The `head_dim / 2` rotary frequencies; none where positions are not rotary.
     pub fn inv_freq(&self) -> Vec<f32> {
-        self.rope.inv_freq(self.head_dim)
+        match &self.positions {
+            Positions::Rope(rope) => rope.inv_freq(self.head_dim),
+            Positions::Alibi => Vec::new(),
+        }
+    }
+
+    /// How many tokens a token sees in block `layer`, if there is a limit.
+    pub fn window_of(&self, layer: usize) -> Option<usize> {
+        let window = self.window.as_ref()?;
+        window.blocks[layer].then_some(window.size)
+    }
+
+    /// What is added to the weights of norms: 1 where they are stored minus one.
+    pub fn norm_offset(&self) -> f32 {
+        if self.family == Family::Gemma {
+            1.0
+        } else {
+            0.0
+        }
+    }
+
+    /// What embedded tokens are multiplied by.
+    pub fn embedding_scale(&self) -> f64 {
+        if self.family == Family::Gemma {
+            (self.hidden as f64).sqrt()
+        } else {
+            1.0
+        }
+    }
+
+    /// The families of parameters that a block has.
+    fn layout(&self) -> Layout {
+        match self.family {
+            Family::Falcon => Layout::FusedHeads,
+            _ => Layout::Gated,
+        }
     }
 
     fn embedding(&self) -> Unit {
         Unit {
             name: "embedding".to_owned(),
             kind: UnitKind::Embedding,
-            params: vec![matrix(
-                "model.embed_tokens.weight",
-                Role::Embedding,
-                self.vocab,
-                self.hidden,
-            )],
+            params: params::embedding(self, self.layout()),
         }
     }
 
     fn block(&self, layer: usize) -> Unit {
-        let hidden = self.hidden;
-        let q_rows = self.heads * self.head_dim;
-        let kv_rows = self.kv_heads * self.head_dim;
-        let attention = |name, rows, cols, role, bias: Role| {
-            let bias = self.attention_bias.then_some(bias);
-            linear(&format!("self_attn.{name}"), rows, cols, role, bias)
-        };
-        let mlp = |name, rows, cols, role, bias: Role| {
-            let bias = self.mlp_bias.then_some(bias);
-            linear(&format!("mlp.{name}"), rows, cols, role, bias)
-        };
-        let mut params = vec![vector("input_layernorm.weight", Role::InputNorm, hidden)];
-        params.extend(attention(
-            "q_proj",
-            q_rows,
-            hidden,
-            Role::Query,
-            Role::QueryBias,
-        ));
-        params.extend(attention(
-            "k_proj",
-            kv_rows,
-            hidden,
-            Role::Key,
-            Role::KeyBias,
-        ));
-        params.extend(attention(
-            "v_proj",
-            kv_rows,
-            hidden,
-            Role::Value,
-            Role::ValueBias,
-        ));
-        params.extend(attention(
-            "o_proj",
-            hidden,
-            q_rows,
-            Role::Output,
-            Role::OutputBias,
-        ));
-        params.push(vector(
-            "post_attention_layernorm.weight",
-            Role::PostNorm,
-            hidden,
-        ));
-        params.extend(mlp(
-            "gate_proj",
-            self.intermediate,
-            hidden,
-            Role::Gate,
-            Role::GateBias,
-        ));
-        params.extend(mlp(
-            "up_proj",
-            self.intermediate,
-            hidden,
-            Role::Up,
-            Role::UpBias,
-        ));
-        params.extend(mlp(
-            "down_proj",
-            hidden,
-            self.intermediate,
-            Role::Down,
-            Role::DownBias,
-        ));
-        for param in &mut params {
-            param.name.insert_str(0, &format!("model.layers.{layer}."));
-        }
         Unit {
             name: format!("block {layer}"),
             kind: UnitKind::Block(layer),
-            params,
+            params: params::block(self, self.layout(), layer),
         }
     }
 
     fn head(&self) -> Unit {
-        let mut params = vec![vector("model.norm.weight", Role::FinalNorm, self.hidden)];
-        if !self.tied {
-            params.push(matrix(
-                "lm_head.weight",
-                Role::LmHead,
-                self.vocab,
-                self.hidden,
-            ));
-        }
         Unit {
             name: "head".to_owned(),
             kind: UnitKind::Head,
-            params,
+            params: params::head(self, self.layout()),
         }
     }
 
@@ -191,13 +206,19 @@ impl ModelSpec {
             value: value as u64,
             rule,
         };
+        let (kv_heads, head_dim) = match self.family {
+            // Where the width over the heads is the only word for it.
+            Family::Falcon => ("num_kv_heads", "hidden_size / num_attention_heads"),
+            _ => ("num_key_value_heads", "head_dim"),
+        };
         if !self.heads.is_multiple_of(self.kv_heads) {
             let rule = format!("which does not divide the {} attention heads", self.heads);
-            return Err(inconsistent("num_key_value_heads", self.kv_heads, rule));
+            return Err(inconsistent(kv_heads, self.kv_heads, rule));
         }
-        if !self.head_dim.is_multiple_of(2) {
+        let is_rotary = matches!(self.positions, Positions::Rope(_));
+        if is_rotary && !self.head_dim.is_multiple_of(2) {
             let rule = "but rotary positions need an even number".to_owned();
-            return Err(inconsistent("head_dim", self.head_dim, rule));
+            return Err(inconsistent(head_dim, self.head_dim, rule));
         }
         if self.num_layers > MOST_LAYERS {
             let rule = format!("more than the limit of {MOST_LAYERS}");
@@ -213,41 +234,16 @@ impl ModelSpec {
         let wide = |size: usize| size as u128;
         let (hidden, heads) = (wide(self.hidden), wide(self.heads) * wide(self.head_dim));
         let kv = wide(self.kv_heads) * wide(self.head_dim);
-        let block = hidden * (2 * heads + 2 * kv + 3 * wide(self.intermediate) + 3)
+        // With every matrix, norm and bias that any family has.
+        let block = hidden * (2 * heads + 2 * kv + 3 * wide(self.intermediate) + 6)
             + heads
             + 2 * kv
             + 2 * wide(self.intermediate);
         // Each factor is below 2^31, so 128 bits hold the sum before it is judged.
-        let total = block * wide(self.num_layers) + 2 * wide(self.vocab) * hidden + hidden;
+        let total = block * wide(self.num_layers) + 2 * wide(self.vocab) * hidden + 2 * hidden;
         if total * BYTES >= 1 << 63 {
             return Err(SpecError::TooLarge);
         }
         Ok(())
-    }
-}
-
-fn linear(name: &str, rows: usize, cols: usize, role: Role, bias: Option<Role>) -> Vec<Param> {
-    let mut params = vec![matrix(&format!("{name}.weight"), role, rows, cols)];
-    params.extend(bias.map(|role| vector(&format!("{name}.bias"), role, rows)));
-    params
-}
-
-fn matrix(name: &str, role: Role, rows: usize, cols: usize) -> Param {
-    Param {
-        name: name.to_owned(),
-        role,
-        rows,
-        cols,
-        is_vector: false,
-    }
-}
-
-fn vector(name: &str, role: Role, len: usize) -> Param {
-    Param {
-        name: name.to_owned(),
-        role,
-        rows: 1,
-        cols: len,
-        is_vector: true,
     }
 }

@@ -70,6 +70,13 @@ pub enum Role {
     Embedding,
     /// The norm before attention.
     InputNorm,
+    /// Its bias.
+    InputNormBias,
+    /// Query, key and value projections in one: for each key/value head the rows of
+    /// its query heads, then of its key, then of its value.
+    QueryKeyValue,
+    /// Its bias.
+    QueryKeyValueBias,
     /// The query projection.
     Query,
     /// Its bias.
@@ -88,11 +95,13 @@ pub enum Role {
     OutputBias,
     /// The norm before the MLP.
     PostNorm,
+    /// Its bias.
+    PostNormBias,
     /// The MLP's gate projection.
     Gate,
     /// Its bias.
     GateBias,
-    /// The MLP's up projection.
+    /// The MLP's up projection; without a gate, its first.
     Up,
     /// Its bias.
     UpBias,
@@ -102,6 +111,8 @@ pub enum Role {
     DownBias,
     /// The norm before the output table.
     FinalNorm,
+    /// Its bias.
+    FinalNormBias,
     /// The output table.
     LmHead,
 }
@@ -116,7 +127,11 @@ impl Role {
     pub fn is_bias(self) -> bool {
         matches!(
             self,
-            Self::QueryBias
+            Self::InputNormBias
+                | Self::PostNormBias
+                | Self::FinalNormBias
+                | Self::QueryKeyValueBias
+                | Self::QueryBias
                 | Self::KeyBias
                 | Self::ValueBias
                 | Self::OutputBias

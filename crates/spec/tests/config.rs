@@ -1,7 +1,7 @@
 //! What a config means, and which ones are refused.
 
 use serde_json::{Value, json};
-use spec::{ModelSpec, Preset, Role, RopeKind, RopeSpec, SpecError, UnitKind};
+use spec::{ModelSpec, Positions, Preset, Role, RopeKind, RopeSpec, SpecError, UnitKind};
 use tensor::{Dtype, Shape};
 
 /// A config of a first-generation Llama, changed by `change`; `null` removes.
@@ -24,6 +24,15 @@ fn read(change: &Value) -> ModelSpec {
     ModelSpec::from_config(&config(change)).expect("a config that is read")
 }
 
+/// The rotary positions of a spec.
+#[track_caller]
+fn rope(spec: &ModelSpec) -> RopeSpec {
+    let Positions::Rope(rope) = spec.positions else {
+        unreachable!("a Llama turns queries and keys");
+    };
+    rope
+}
+
 #[track_caller]
 fn refuses(change: &Value, words: &[&str]) {
     let error = ModelSpec::from_config(&config(change)).expect_err("a config that is refused");
@@ -37,12 +46,12 @@ fn refuses(change: &Value, words: &[&str]) {
 fn a_first_generation_config_has_the_defaults_of_its_time() {
     let spec = read(&json!({}));
     assert_eq!((spec.kv_heads, spec.head_dim), (4, 16));
-    assert_eq!(spec.rope, RopeSpec::plain(10_000.0));
-    assert!(!spec.tied && !spec.attention_bias && !spec.mlp_bias);
+    assert_eq!(rope(&spec), RopeSpec::plain(10_000.0));
+    assert!(!spec.tied && !spec.qkv_bias && !spec.output_bias && !spec.mlp_bias);
     assert_eq!(spec.max_positions, 2048);
     assert_eq!((spec.bos, spec.eos.as_slice()), (Some(0), &[1][..]));
     assert_eq!(spec.dtype, Some(Dtype::F16));
-    assert_eq!(spec.rms_norm_eps.to_bits(), 1e-6_f32.to_bits());
+    assert_eq!(spec.norm_eps.to_bits(), 1e-6_f32.to_bits());
 }
 
 #[test]
@@ -99,18 +108,18 @@ fn dtype_is_a_hint_under_either_name() {
 #[test]
 fn both_spellings_of_rope_are_read_and_the_newer_one_wins() {
     let old = json!({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2}});
-    assert_eq!(read(&old).rope.kind, RopeKind::Linear { factor: 2.0 });
-    assert_eq!(read(&old).rope.theta.to_bits(), 5e5_f64.to_bits());
+    assert_eq!(rope(&read(&old)).kind, RopeKind::Linear { factor: 2.0 });
+    assert_eq!(rope(&read(&old)).theta.to_bits(), 5e5_f64.to_bits());
     let mut both = old;
     both["rope_parameters"] = json!({"rope_type": "default", "rope_theta": 777.0});
-    assert_eq!(read(&both).rope, RopeSpec::plain(777.0));
+    assert_eq!(rope(&read(&both)), RopeSpec::plain(777.0));
     let nested = json!({"rope_parameters":
         {"full_attention": {"rope_type": "linear", "factor": 3.0, "rope_theta": 10.0}}});
-    assert_eq!(read(&nested).rope.kind, RopeKind::Linear { factor: 3.0 });
+    assert_eq!(rope(&read(&nested)).kind, RopeKind::Linear { factor: 3.0 });
     let without_theta = json!({"rope_parameters": {"rope_type": "default"}, "rope_theta": 9.0});
-    assert_eq!(read(&without_theta).rope, RopeSpec::plain(9.0));
+    assert_eq!(rope(&read(&without_theta)), RopeSpec::plain(9.0));
     assert_eq!(
-        read(&json!({"rope_scaling": null})).rope,
+        rope(&read(&json!({"rope_scaling": null}))),
         RopeSpec::plain(1e4)
     );
 }
@@ -125,7 +134,7 @@ fn llama3_scaling_is_read_whole_or_refused() {
         high_freq_factor: 4.0,
         original_max_positions: 8192,
     };
-    assert_eq!(read(&json!({"rope_scaling": whole})).rope.kind, kind);
+    assert_eq!(rope(&read(&json!({"rope_scaling": whole}))).kind, kind);
     for key in ["factor", "low_freq_factor", "high_freq_factor"] {
         let mut broken = whole.clone();
         broken[key] = Value::Null;
@@ -170,10 +179,10 @@ fn an_unknown_kind_of_rope_is_never_the_default() {
 
 #[test]
 fn another_family_is_refused_by_name() {
-    for family in ["gemma", "qwen2", "mistral", "falcon", "RefinedWebModel"] {
+    for family in ["gemma2", "gemma3_text", "qwen3", "mixtral", "bloom"] {
         refuses(
             &json!({"model_type": family}),
-            &["model_type", family, "llama"],
+            &["model_type", family, "llama", "gemma", "falcon"],
         );
     }
     refuses(&json!({"model_type": null}), &["no `model_type`"]);
@@ -359,6 +368,15 @@ fn presets_have_the_published_number_of_parameters() {
         ("13b", 13_015_864_320),
         ("70b", 70_553_706_496),
         ("405b", 405_853_388_800),
+        ("mistral-7b", 7_241_732_096),
+        ("qwen2-0.5b", 494_032_768),
+        ("qwen2-7b", 7_615_616_512),
+        ("gemma-2b", 2_506_172_416),
+        ("gemma-7b", 8_537_680_896),
+        ("falcon-rw-1b", 1_311_625_216),
+        ("falcon-7b", 6_921_720_704),
+        ("falcon-40b", 41_303_293_952),
+        ("falcon-180b", 178_557_088_768),
     ] {
         assert_eq!(
             Preset::by_name(name).unwrap().spec.num_parameters(),

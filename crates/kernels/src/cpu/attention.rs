@@ -8,13 +8,17 @@
 //! ```
 //!
 //! (Dao et al. 2022.) A tile is the rows of one query head, or, for a single
-//! query token, the query heads that share keys.
+//! query token, the query heads that share keys. Tiles of keys that a window hides
+//! from all rows are left out.
+
+use std::ops::Range;
 
 use super::matrix::{Matrix, MatrixMut, matmul};
 use super::tasks;
 use super::vector::{exp, exp_in_place, max_of, simd};
-use crate::AttentionShape;
+use crate::alibi::{alibi_bias, alibi_position, alibi_slopes};
 use crate::workspace::{KEY_TILE, QUERY_TILE};
+use crate::{AttentionShape, ScoreBias};
 
 /// Some rows of queries over the keys of one head.
 struct Task<'a> {
@@ -24,15 +28,26 @@ struct Task<'a> {
     y: MatrixMut<'a>,
     lse: MatrixMut<'a>,
     /// Keys that the first row sees.
-    first_seen: usize,
+    first_seen: Range<usize>,
     /// How many more each next row sees: 1 for tokens, 0 for heads of one token.
     more_seen: usize,
+    /// The most that a row sees, the last ones.
+    window: usize,
+    /// Slopes of the rows' biases: one for all, one for each, or no biases.
+    slopes: &'a [f32],
 }
 
 impl Task<'_> {
+    /// Keys that a row sees.
+    #[inline(always)]
+    fn seen(&self, row: usize) -> Range<usize> {
+        let end = self.first_seen.end + self.more_seen * row;
+        end.saturating_sub(self.window)..end
+    }
+
     /// Keys that any row sees.
-    fn num_keys(&self) -> usize {
-        self.first_seen + self.more_seen * (self.q.num_rows() - 1)
+    fn all_seen(&self) -> Range<usize> {
+        self.first_seen.start..self.seen(self.q.num_rows() - 1).end
     }
 }
 
@@ -84,6 +99,32 @@ pub(super) fn score_scale(head_dim: usize) -> f32 {
     (1.0 / (head_dim as f64).sqrt()) as f32
 }
 
+/// The slope of each head's bias; none if there is no bias.
+pub(super) fn slopes(shape: &AttentionShape) -> Vec<f32> {
+    match shape.bias {
+        ScoreBias::None => Vec::new(),
+        ScoreBias::Alibi => alibi_slopes(shape.heads),
+    }
+}
+
+/// The slopes of some heads, if there are any.
+fn slopes_of(slopes: &[f32], heads: Range<usize>) -> &[f32] {
+    slopes.get(heads).unwrap_or_default()
+}
+
+/// Positions of the keys of a tile, from `first` on.
+pub(super) fn positions(first: usize) -> [f32; KEY_TILE] {
+    std::array::from_fn(|key| alibi_position(first + key))
+}
+
+/// Adds the biases of one row to its scaled scores.
+#[inline(always)]
+pub(super) fn add_biases(scores: &mut [f32], positions: &[f32], slope: f32, scale: f32) {
+    for (score, &position) in scores.iter_mut().zip(positions) {
+        *score += alibi_bias(slope, position) * scale;
+    }
+}
+
 /// Attention's output, and the log-sum-exp of each query and head.
 pub(super) fn forward(
     qkv: [&[f32]; 3],
@@ -94,21 +135,22 @@ pub(super) fn forward(
 ) {
     let scale = score_scale(shape.head_dim);
     let views = Views::new(qkv, shape);
+    let slopes = slopes(shape);
     let tasks = if shape.num_queries == 1 {
-        single_token_tasks(views, shape, y, lse)
+        single_token_tasks(views, shape, &slopes, y, lse)
     } else {
-        head_tasks(views, shape, y, lse)
+        head_tasks(views, shape, &slopes, y, lse)
     };
     tasks::run(tasks, workspace, num_threads, |task, tile| {
         forward_rows(task, scale, tile);
     });
 }
 
-/// A task for each tile of queries and head; the last queries, which see most
-/// keys, first.
+/// A task for each tile of queries and head; those that see most keys first.
 fn head_tasks<'a>(
     views: Views<'a>,
     shape: &AttentionShape,
+    slopes: &'a [f32],
     y: &'a mut [f32],
     lse: &'a mut [f32],
 ) -> Vec<Task<'a>> {
@@ -139,13 +181,15 @@ fn head_tasks<'a>(
                     v: view.v,
                     y,
                     lse,
-                    first_seen: shape.num_keys - shape.num_queries + first + 1,
+                    first_seen: shape.seen(first),
                     more_seen: 1,
+                    window: shape.window.unwrap_or(usize::MAX),
+                    slopes: slopes_of(slopes, head..head + 1),
                 });
             }
         }
     }
-    tasks.sort_by_key(|task| std::cmp::Reverse(task.num_keys()));
+    tasks.sort_by_key(|task| std::cmp::Reverse(task.all_seen().len()));
     tasks
 }
 
@@ -153,6 +197,7 @@ fn head_tasks<'a>(
 fn single_token_tasks<'a>(
     views: Views<'a>,
     shape: &AttentionShape,
+    slopes: &'a [f32],
     y: &'a mut [f32],
     lse: &'a mut [f32],
 ) -> Vec<Task<'a>> {
@@ -174,8 +219,10 @@ fn single_token_tasks<'a>(
                 v: view.v,
                 y,
                 lse,
-                first_seen: shape.num_keys,
+                first_seen: shape.seen(0),
                 more_seen: 0,
+                window: shape.window.unwrap_or(usize::MAX),
+                slopes: slopes_of(slopes, kv_head * group..(kv_head + 1) * group),
             }
         })
         .collect()
@@ -189,7 +236,7 @@ struct Running {
 }
 
 fn forward_rows(mut task: Task<'_>, scale: f32, tile: &mut [f32]) {
-    let (rows, num_keys) = (task.q.num_rows(), task.num_keys());
+    let (rows, seen) = (task.q.num_rows(), task.all_seen());
     // A group of query heads may have more rows than a tile has.
     let mut running = vec![
         Running {
@@ -198,8 +245,8 @@ fn forward_rows(mut task: Task<'_>, scale: f32, tile: &mut [f32]) {
         };
         rows
     ];
-    for first in (0..num_keys).step_by(KEY_TILE) {
-        let keys = first..num_keys.min(first + KEY_TILE);
+    for first in seen.clone().step_by(KEY_TILE) {
+        let keys = first..seen.end.min(first + KEY_TILE);
         let width = keys.len();
         let scores = &mut tile[..rows * width];
         let k = task.k.rows(keys.clone()).transposed();
@@ -210,12 +257,16 @@ fn forward_rows(mut task: Task<'_>, scale: f32, tile: &mut [f32]) {
             task.q,
             k,
         );
+        if !task.slopes.is_empty() {
+            add_tile_biases(task.slopes, scores, width, (first, scale));
+        }
         simd(
             #[inline(always)]
             || softmax_tile(&mut task, scores, &mut running, first),
         );
         let p = Matrix::new(scores, rows, width, width);
-        matmul(&mut task.y, first > 0, 1.0, p, task.v.rows(keys));
+        let adds = first > seen.start;
+        matmul(&mut task.y, adds, 1.0, p, task.v.rows(keys));
     }
     for (row, running) in running.into_iter().enumerate() {
         let inverse = 1.0 / running.sum;
@@ -224,22 +275,44 @@ fn forward_rows(mut task: Task<'_>, scale: f32, tile: &mut [f32]) {
     }
 }
 
+/// Every row of the tile whose first key is `first`, with one slope or its own.
+fn add_tile_biases(slopes: &[f32], scores: &mut [f32], width: usize, (first, scale): (usize, f32)) {
+    let positions = positions(first);
+    simd(
+        #[inline(always)]
+        || {
+            for (row, scores) in scores.chunks_exact_mut(width).enumerate() {
+                let slope = slopes[row.min(slopes.len() - 1)];
+                add_biases(scores, &positions, slope, scale);
+            }
+        },
+    );
+}
+
 /// Every row of the tile whose first key is `first`.
 #[inline(always)]
 fn softmax_tile(task: &mut Task<'_>, scores: &mut [f32], running: &mut [Running], first: usize) {
     let width = scores.len() / running.len();
     for (row, (scores, running)) in scores.chunks_exact_mut(width).zip(running).enumerate() {
-        let seen = (task.first_seen + task.more_seen * row).saturating_sub(first);
-        softmax_row(scores, seen.min(width), running, task.y.row(row));
+        let Range { start, end } = task.seen(row);
+        let in_tile = |key: usize| key.saturating_sub(first).min(width);
+        let seen = in_tile(start)..in_tile(end);
+        softmax_row(scores, seen, running, task.y.row(row));
     }
 }
 
 /// Scores become exponentials, of keys not seen 0; `y` is brought to the new
 /// largest score.
 #[inline(always)]
-fn softmax_row(scores: &mut [f32], seen: usize, running: &mut Running, y: &mut [f32]) {
-    let (scores, hidden) = scores.split_at_mut(seen);
+fn softmax_row(scores: &mut [f32], seen: Range<usize>, running: &mut Running, y: &mut [f32]) {
+    let (scores, hidden) = scores.split_at_mut(seen.end);
     hidden.fill(0.0);
+    let (hidden, scores) = scores.split_at_mut(seen.start);
+    hidden.fill(0.0);
+    if scores.is_empty() {
+        // Its window begins behind this tile; there may be no largest score yet.
+        return;
+    }
     let before = running.max;
     let max = max_of(scores, before);
     let correction = exp(before - max);

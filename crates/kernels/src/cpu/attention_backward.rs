@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::attention::{Views, score_scale};
+use super::attention::{Views, add_biases, positions, score_scale, slopes};
 use super::matrix::{Matrix, MatrixMut, matmul};
 use super::tasks;
 use super::vector::{dot, exp, simd};
@@ -33,6 +33,18 @@ struct Task<'a> {
     dv: MatrixMut<'a>,
     /// `sum(dy * y)` of each query.
     sums: &'a mut [f32],
+    /// The most keys that a query sees, the last ones.
+    window: usize,
+    /// The slope of its biases, if it has any.
+    slope: Option<f32>,
+}
+
+impl Task<'_> {
+    /// The first key that a query sees.
+    #[inline(always)]
+    fn first_seen(&self, query: usize) -> usize {
+        (query + 1).saturating_sub(self.window)
+    }
 }
 
 /// What the backward reads beside queries, keys and values.
@@ -92,6 +104,7 @@ fn tasks_of<'a>(
     sums: &'a mut [f32],
 ) -> Vec<Task<'a>> {
     let (h, width, num_heads) = (shape.head_dim, shape.heads * shape.head_dim, shape.heads);
+    let slopes = slopes(shape);
     let num_tokens = shape.batch * shape.num_queries;
     let y = Matrix::new(saved.y, num_tokens, width, width);
     let dy = Matrix::new(saved.dy, num_tokens, width, width);
@@ -114,6 +127,8 @@ fn tasks_of<'a>(
                 dk,
                 dv,
                 sums,
+                window: shape.window.unwrap_or(usize::MAX),
+                slope: slopes.get(head).copied(),
             }
         })
         .collect()
@@ -125,10 +140,12 @@ fn backward_head(mut task: Task<'_>, scale: f32, tile: &mut [f32]) {
     row_sums(task.dy, task.y, task.sums);
     for first_key in (0..num_tokens).step_by(KEY_TILE) {
         let keys = first_key..num_tokens.min(first_key + KEY_TILE);
-        // Queries before the first key of the tile see none of it.
-        for first in (first_key..num_tokens).step_by(QUERY_TILE) {
+        // Queries before the first key of the tile see none of it, nor do those
+        // whose windows begin behind its last.
+        let end = num_tokens.min((keys.end - 1).saturating_add(task.window));
+        for first in (first_key..end).step_by(QUERY_TILE) {
             let queries = first..num_tokens.min(first + QUERY_TILE);
-            let seen = keys.start..keys.end.min(queries.end);
+            let seen = keys.start.max(task.first_seen(first))..keys.end.min(queries.end);
             backward_tile(&mut task, scale, queries, seen, keys.clone(), tile);
         }
     }
@@ -179,9 +196,17 @@ fn backward_tile(
         dy,
         v.transposed(),
     );
+    let positions = task.slope.map(|_| positions(seen.start));
     simd(
         #[inline(always)]
-        || softmax_gradients(task, [p, ds], (queries.start, seen.clone()), scale),
+        || {
+            if let (Some(slope), Some(positions)) = (task.slope, &positions) {
+                for scores in p.chunks_exact_mut(width) {
+                    add_biases(scores, positions, slope, scale);
+                }
+            }
+            softmax_gradients(task, [p, ds], (queries.start, seen.clone()), scale);
+        },
     );
     // The first queries that see a key of the tile are those of its first row,
     // which begin its gradient; all keys of the tile must be seen by then.
@@ -212,11 +237,11 @@ fn softmax_gradients(
     let width = seen.len();
     let rows = p.chunks_exact_mut(width).zip(ds.chunks_exact_mut(width));
     for (query, (p, ds)) in (first_query..).zip(rows) {
-        let num_seen = (query + 1).saturating_sub(seen.start).min(width);
+        let in_tile = |key: usize| key.saturating_sub(seen.start).min(width);
         score_gradients(
             p,
             ds,
-            num_seen,
+            in_tile(task.first_seen(query))..in_tile(query + 1),
             [task.lse.row(query)[0], task.sums[query], scale],
         );
     }
@@ -224,10 +249,12 @@ fn softmax_gradients(
 
 /// Scores become softmax weights, `dp` becomes `ds`; 0 for keys not seen.
 #[inline(always)]
-fn score_gradients(p: &mut [f32], ds: &mut [f32], seen: usize, [lse, sum, scale]: [f32; 3]) {
-    p[seen..].fill(0.0);
-    ds[seen..].fill(0.0);
-    for (p, ds) in p[..seen].iter_mut().zip(&mut ds[..seen]) {
+fn score_gradients(p: &mut [f32], ds: &mut [f32], seen: Range<usize>, [lse, sum, scale]: [f32; 3]) {
+    for part in [&mut *p, &mut *ds] {
+        part[..seen.start].fill(0.0);
+        part[seen.end..].fill(0.0);
+    }
+    for (p, ds) in p[seen.clone()].iter_mut().zip(&mut ds[seen]) {
         *p = exp(*p - lse);
         *ds = *p * (*ds - sum) * scale;
     }

@@ -10,7 +10,7 @@ use crate::Weight;
 
 /// Elements of one task: long beside the cost of handing it out, short beside
 /// a cache.
-const CHUNK: usize = 16 * 1024;
+pub(super) const CHUNK: usize = 16 * 1024;
 
 /// Tokens of one task.
 const CHUNK_TOKENS: usize = 32;
@@ -53,8 +53,14 @@ pub(super) fn sum_of_squares(x: &[f32]) -> f64 {
     sums.iter().sum()
 }
 
-/// Writes the rows of those ids that lie in the table.
-pub(super) fn embedding(ids: &[u32], table: &Weight<&[u8]>, first_row: usize, y: &mut [f32]) {
+/// Writes the rows of those ids that lie in the table, times `scale`.
+pub(super) fn embedding(
+    ids: &[u32],
+    table: &Weight<&[u8]>,
+    first_row: usize,
+    scale: f32,
+    y: &mut [f32],
+) {
     let rows = first_row..first_row + table.rows;
     let c = table.cols;
     ids.par_chunks(CHUNK_TOKENS)
@@ -63,6 +69,9 @@ pub(super) fn embedding(ids: &[u32], table: &Weight<&[u8]>, first_row: usize, y:
             for (&id, y) in ids.iter().zip(y.chunks_exact_mut(c)) {
                 if let Some(row) = row_of(id, &rows) {
                     copy_row(table, row, y);
+                    for y in y {
+                        *y *= scale;
+                    }
                 }
             }
         });
@@ -72,7 +81,13 @@ pub(super) fn embedding(ids: &[u32], table: &Weight<&[u8]>, first_row: usize, y:
 ///
 /// On one thread: it reads `dy` once, which is little beside anything else that
 /// a step does with it.
-pub(super) fn embedding_backward(ids: &[u32], dy: &[f32], rows: &Range<usize>, grad: &mut [f32]) {
+pub(super) fn embedding_backward(
+    ids: &[u32],
+    dy: &[f32],
+    rows: &Range<usize>,
+    scale: f32,
+    grad: &mut [f32],
+) {
     let c = dy.len() / ids.len().max(1);
     simd(
         #[inline(always)]
@@ -80,11 +95,52 @@ pub(super) fn embedding_backward(ids: &[u32], dy: &[f32], rows: &Range<usize>, g
             for (index, &id) in ids.iter().enumerate() {
                 if let Some(row) = row_of(id, rows) {
                     let (grad, dy) = (&mut grad[row * c..][..c], &dy[index * c..][..c]);
-                    grad.iter_mut().zip(dy).for_each(|(grad, &dy)| *grad += dy);
+                    let pairs = grad.iter_mut().zip(dy);
+                    pairs.for_each(|(grad, &dy)| *grad += scale * dy);
                 }
             }
         },
     );
+}
+
+/// Fused heads of one task.
+const CHUNK_HEADS: usize = 64;
+
+/// Takes `widths` elements in turn out of `fused` for each of `parts`.
+pub(super) fn split(fused: &[f32], widths: [usize; 3], parts: [&mut [f32]; 3]) {
+    let width: usize = widths.iter().sum();
+    let [q, k, v] = parts;
+    fused
+        .par_chunks(CHUNK_HEADS * width)
+        .zip(q.par_chunks_mut(CHUNK_HEADS * widths[0]))
+        .zip(k.par_chunks_mut(CHUNK_HEADS * widths[1]))
+        .zip(v.par_chunks_mut(CHUNK_HEADS * widths[2]))
+        .for_each(|(((fused, q), k), v)| {
+            for (index, fused) in fused.chunks_exact(width).enumerate() {
+                let mut at = 0;
+                for (part, width) in [&mut *q, &mut *k, &mut *v].into_iter().zip(widths) {
+                    part[index * width..][..width].copy_from_slice(&fused[at..at + width]);
+                    at += width;
+                }
+            }
+        });
+}
+
+/// Puts together what [`split`] takes apart.
+pub(super) fn merge(parts: [&[f32]; 3], widths: [usize; 3], fused: &mut [f32]) {
+    let width: usize = widths.iter().sum();
+    fused
+        .par_chunks_mut(CHUNK_HEADS * width)
+        .enumerate()
+        .for_each(|(chunk, fused)| {
+            for (index, fused) in (chunk * CHUNK_HEADS..).zip(fused.chunks_exact_mut(width)) {
+                let mut at = 0;
+                for (part, width) in parts.into_iter().zip(widths) {
+                    fused[at..at + width].copy_from_slice(&part[index * width..][..width]);
+                    at += width;
+                }
+            }
+        });
 }
 
 /// Where the row of `id` lies among `rows`.
@@ -138,6 +194,6 @@ fn swiglu_gradients(gate: f32, up: f32, dy: f32) -> (f32, f32, f32) {
 
 /// The logistic function.
 #[inline(always)]
-fn sigmoid(x: f32) -> f32 {
+pub(super) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }

@@ -16,6 +16,8 @@ mod attention;
 mod attention_backward;
 mod cross_entropy;
 mod elementwise;
+mod gelu;
+mod layer_norm;
 mod linear;
 mod matrix;
 mod norm;
@@ -32,8 +34,8 @@ pub(crate) use vector::simd;
 use crate::arena::Buffer;
 use crate::shapes::{self, LinearShape};
 use crate::{
-    AdamW, Arena, ArenaFull, AttentionShape, Device, Master, Moments, Purpose, Rope, RunningMax,
-    Weight, workspace,
+    AdamW, Arena, ArenaFull, AttentionShape, Device, Gelu, Master, Moments, Purpose, RmsNorm, Rope,
+    RunningMax, Weight, workspace,
 };
 
 /// The processor.
@@ -128,10 +130,11 @@ impl Device for Cpu {
         ids: &[u32],
         table_vc: &Weight<&[u8]>,
         first_row: usize,
+        scale: f32,
         y_tc: &mut Buffer,
     ) {
         shapes::embedding(ids, table_vc, y_tc.len());
-        elementwise::embedding(ids, table_vc, first_row, y_tc.as_mut_slice());
+        elementwise::embedding(ids, table_vc, first_row, scale, y_tc.as_mut_slice());
     }
 
     fn embedding_backward(
@@ -139,33 +142,35 @@ impl Device for Cpu {
         ids: &[u32],
         dy_tc: &Buffer,
         rows: Range<usize>,
+        scale: f32,
         grad_vc: &mut Buffer,
         at: usize,
     ) {
         let (dy, grad) = (dy_tc.len(), grad_vc.len());
         let (_, span) = shapes::embedding_backward(ids, dy, rows.clone(), grad, at);
         let grad = &mut grad_vc.as_mut_slice()[span];
-        elementwise::embedding_backward(ids, dy_tc.as_slice(), &rows, grad);
+        elementwise::embedding_backward(ids, dy_tc.as_slice(), &rows, scale, grad);
     }
 
     fn rms_norm(
         &self,
         x_tc: &Buffer,
         weight_c: &Weight<&[u8]>,
-        eps: f32,
+        norm: RmsNorm,
         y_tc: &mut Buffer,
         rstd_t: &mut Buffer,
     ) {
         shapes::norm([x_tc.len(), y_tc.len()], weight_c, rstd_t.len());
-        let weight = weights::vector(weight_c);
+        let weight = weights::vector_plus(weight_c, norm.offset);
         let (y, rstd) = (y_tc.as_mut_slice(), rstd_t.as_mut_slice());
-        norm::forward(x_tc.as_slice(), &weight, eps, y, rstd);
+        norm::forward(x_tc.as_slice(), &weight, norm.eps, y, rstd);
     }
 
     fn rms_norm_backward(
         &self,
         x_tc: &Buffer,
         weight_c: &Weight<&[u8]>,
+        norm: RmsNorm,
         rstd_t: &Buffer,
         dy_tc: &Buffer,
         dx_tc: &mut Buffer,
@@ -176,7 +181,7 @@ impl Device for Cpu {
         shapes::same(dy_tc.len(), dx_tc.len());
         let span = shapes::span(grad.len(), at, c);
         let mut partials = self.workspace(workspace::rms_norm_backward_len(t, c))?;
-        let weight = weights::vector(weight_c);
+        let weight = weights::vector_plus(weight_c, norm.offset);
         let saved = norm::Saved {
             x: x_tc.as_slice(),
             weight: &weight,
@@ -185,6 +190,51 @@ impl Device for Cpu {
         };
         let grad = &mut grad.as_mut_slice()[span];
         norm::backward(saved, dx_tc.as_mut_slice(), grad, partials.as_mut_slice());
+        Ok(())
+    }
+
+    fn layer_norm(
+        &self,
+        x_tc: &Buffer,
+        weight_c: &Weight<&[u8]>,
+        bias_c: &Weight<&[u8]>,
+        eps: f32,
+        y_tc: &mut Buffer,
+        stats_t2: &mut Buffer,
+    ) {
+        shapes::layer_norm([x_tc.len(), y_tc.len()], weight_c, stats_t2.len());
+        shapes::vector(y_tc.len(), bias_c);
+        let vectors = [weight_c, bias_c].map(weights::vector);
+        let (y, stats) = (y_tc.as_mut_slice(), stats_t2.as_mut_slice());
+        layer_norm::forward(x_tc.as_slice(), [&vectors[0], &vectors[1]], eps, y, stats);
+    }
+
+    fn layer_norm_backward(
+        &self,
+        x_tc: &Buffer,
+        weight_c: &Weight<&[u8]>,
+        stats_t2: &Buffer,
+        dy_tc: &Buffer,
+        dx_tc: &mut Buffer,
+        grad: &mut Buffer,
+        at: [usize; 2],
+    ) -> Result<(), ArenaFull> {
+        let (t, c) = shapes::layer_norm([x_tc.len(), dy_tc.len()], weight_c, stats_t2.len());
+        shapes::same(dy_tc.len(), dx_tc.len());
+        let spans = at.map(|at| shapes::span(grad.len(), at, c));
+        let mut partials = self.workspace(workspace::layer_norm_backward_len(t, c))?;
+        let weight = weights::vector(weight_c);
+        let saved = layer_norm::Saved {
+            x: x_tc.as_slice(),
+            weight: &weight,
+            stats: stats_t2.as_slice(),
+            dy: dy_tc.as_slice(),
+        };
+        let partials = partials.as_mut_slice();
+        layer_norm::backward(saved, dx_tc.as_mut_slice(), partials);
+        for (span, which) in spans.into_iter().zip(0..) {
+            layer_norm::add_partials(partials, which, &mut grad.as_mut_slice()[span]);
+        }
         Ok(())
     }
 
@@ -265,6 +315,18 @@ impl Device for Cpu {
         rope::rotate(x_tnh.as_mut_slice(), num_heads, positions, rope, inverse);
     }
 
+    fn split_heads(&self, fused: &Buffer, group: usize, head_dim: usize, qkv: [&mut Buffer; 3]) {
+        let lens = qkv.each_ref().map(|x| x.len());
+        let widths = shapes::fused_heads(fused.len(), group, head_dim, lens);
+        elementwise::split(fused.as_slice(), widths, qkv.map(Buffer::as_mut_slice));
+    }
+
+    fn merge_heads(&self, qkv: [&Buffer; 3], group: usize, head_dim: usize, fused: &mut Buffer) {
+        let lens = qkv.map(Buffer::len);
+        let widths = shapes::fused_heads(fused.len(), group, head_dim, lens);
+        elementwise::merge(qkv.map(Buffer::as_slice), widths, fused.as_mut_slice());
+    }
+
     fn attention(
         &self,
         q_tnh: &Buffer,
@@ -325,6 +387,27 @@ impl Device for Cpu {
     fn swiglu_backward(&self, gate: &mut Buffer, up: &mut Buffer, dy: &mut Buffer) {
         shapes::same(shapes::same(gate.len(), up.len()), dy.len());
         elementwise::swiglu_backward(gate.as_mut_slice(), up.as_mut_slice(), dy.as_mut_slice());
+    }
+
+    fn gelu(&self, x: &Buffer, form: Gelu, y: &mut Buffer) {
+        shapes::same(x.len(), y.len());
+        gelu::forward(x.as_slice(), form, y.as_mut_slice());
+    }
+
+    fn gelu_backward(&self, x: &mut Buffer, form: Gelu, dy: &mut Buffer) {
+        shapes::same(x.len(), dy.len());
+        gelu::backward(x.as_mut_slice(), form, dy.as_mut_slice());
+    }
+
+    fn geglu(&self, gate: &Buffer, up: &Buffer, form: Gelu, y: &mut Buffer) {
+        shapes::same(shapes::same(gate.len(), up.len()), y.len());
+        gelu::gated(gate.as_slice(), up.as_slice(), form, y.as_mut_slice());
+    }
+
+    fn geglu_backward(&self, gate: &mut Buffer, up: &mut Buffer, form: Gelu, dy: &mut Buffer) {
+        shapes::same(shapes::same(gate.len(), up.len()), dy.len());
+        let (gate, up) = (gate.as_mut_slice(), up.as_mut_slice());
+        gelu::gated_backward(gate, up, form, dy.as_mut_slice());
     }
 
     fn cross_entropy(

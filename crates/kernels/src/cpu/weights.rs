@@ -98,6 +98,17 @@ pub(super) fn vector<'a>(weight_c: &Weight<&'a [u8]>) -> Cow<'a, [f32]> {
     elements.into()
 }
 
+/// A vector's elements, each plus `offset`.
+pub(super) fn vector_plus<'a>(weight_c: &Weight<&'a [u8]>, offset: f32) -> Cow<'a, [f32]> {
+    let mut elements = vector(weight_c);
+    if offset != 0.0 {
+        for element in elements.to_mut() {
+            *element += offset;
+        }
+    }
+    elements
+}
+
 /// Copies row `row` of a table to `out`.
 pub(super) fn copy_row(table: &Weight<&[u8]>, row: usize, out: &mut [f32]) {
     for piece in pieces(table, row..row + 1, 1) {

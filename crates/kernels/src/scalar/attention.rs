@@ -3,7 +3,8 @@
 
 use super::float::Float;
 use super::larger;
-use crate::AttentionShape;
+use crate::alibi::{alibi_bias, alibi_position, alibi_slopes};
+use crate::{AttentionShape, ScoreBias};
 
 /// One query head of one query token: where its numbers lie.
 struct Query {
@@ -13,6 +14,8 @@ struct Query {
     tn: usize,
     /// First element of the head in each key and value that is seen.
     keys: Vec<usize>,
+    /// What is added to the score of each.
+    biases: Vec<f32>,
 }
 
 fn queries(shape: AttentionShape) -> impl Iterator<Item = Query> {
@@ -23,29 +26,36 @@ fn queries(shape: AttentionShape) -> impl Iterator<Item = Query> {
         heads,
         kv_heads,
         head_dim,
+        ..
     } = shape;
+    let slopes = match shape.bias {
+        ScoreBias::None => vec![0.0; heads],
+        ScoreBias::Alibi => alibi_slopes(heads),
+    };
     let group = heads / kv_heads;
     (0..batch * num_queries * heads).map(move |tn| {
         let (token, head) = (tn / heads, tn % heads);
         let (sequence, query) = (token / num_queries, token % num_queries);
-        let seen = num_keys - num_queries + query + 1;
-        let keys = (0..seen)
-            .map(|key| ((sequence * num_keys + key) * kv_heads + head / group) * head_dim)
-            .collect();
+        let seen = shape.seen(query);
+        let element =
+            |key: usize| ((sequence * num_keys + key) * kv_heads + head / group) * head_dim;
         Query {
             q: tn * head_dim,
             tn,
-            keys,
+            keys: seen.clone().map(element).collect(),
+            biases: seen
+                .map(|key| alibi_bias(slopes[head], alibi_position(key)))
+                .collect(),
         }
     })
 }
 
 /// Softmax of the scaled scores of one query, and their log-sum-exp.
-fn softmax<F: Float>(q: &[F], k: &[F], keys: &[usize]) -> (Vec<F>, F) {
+fn softmax<F: Float>(q: &[F], k: &[F], query: &Query) -> (Vec<F>, F) {
     let scale = score_scale(q.len());
+    let keys = query.keys.iter().zip(&query.biases);
     let scores: Vec<F> = keys
-        .iter()
-        .map(|&key| dot(q, &k[key..key + q.len()]) * scale)
+        .map(|(&key, &bias)| (dot(q, &k[key..key + q.len()]) + bias.into()) * scale)
         .collect();
     let max = scores
         .iter()
@@ -79,10 +89,11 @@ pub(super) fn forward<F: Float>(
 ) {
     let h = shape.head_dim;
     y.fill(0.0.into());
-    for Query { q: at, tn, keys } in queries(shape) {
-        let (weights, log_sum) = softmax(&q[at..at + h], k, &keys);
-        lse[tn] = log_sum;
-        for (&key, &weight) in keys.iter().zip(&weights) {
+    for query in queries(shape) {
+        let at = query.q;
+        let (weights, log_sum) = softmax(&q[at..at + h], k, &query);
+        lse[query.tn] = log_sum;
+        for (&key, &weight) in query.keys.iter().zip(&weights) {
             add_scaled(weight, &v[key..key + h], &mut y[at..at + h]);
         }
     }
@@ -105,9 +116,10 @@ pub(super) fn backward<F: Float>(
     for gradient in [&mut *dq, &mut *dk, &mut *dv] {
         gradient.fill(0.0.into());
     }
-    for Query { q: at, keys, .. } in queries(shape) {
+    for query in queries(shape) {
+        let (at, keys) = (query.q, &query.keys);
         let (q, dy) = (&q[at..at + h], &dy[at..at + h]);
-        let (weights, _) = softmax(q, k, &keys);
+        let (weights, _) = softmax(q, k, &query);
         let dp = keys.iter().map(|&key| dot(dy, &v[key..key + h]));
         let mean: F = dp.clone().zip(&weights).map(|(dp, &p)| dp * p).sum();
         for ((&key, &p), dp) in keys.iter().zip(&weights).zip(dp) {

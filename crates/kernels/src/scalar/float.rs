@@ -34,6 +34,9 @@ pub trait Float:
     fn ln(self) -> Self;
     /// Sine and cosine of an angle.
     fn sin_cos(self) -> (Self, Self);
+    /// The hyperbolic tangent.
+    #[must_use]
+    fn tanh(self) -> Self;
 }
 
 mod sealed {
@@ -62,6 +65,9 @@ macro_rules! float {
             }
             fn sin_cos(self) -> (Self, Self) {
                 $type::sin_cos(self)
+            }
+            fn tanh(self) -> Self {
+                $type::tanh(self)
             }
         }
     };

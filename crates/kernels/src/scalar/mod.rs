@@ -10,6 +10,8 @@
 
 mod attention;
 mod float;
+mod gelu;
+mod norm;
 mod update;
 
 use std::marker::PhantomData;
@@ -19,8 +21,8 @@ use float::Float;
 
 use crate::shapes::{self, LinearShape};
 use crate::{
-    AdamW, ArenaFull, AttentionShape, Device, IGNORED, Master, Moments, Purpose, Rope, RunningMax,
-    Weight,
+    AdamW, ArenaFull, AttentionShape, Device, Gelu, IGNORED, Master, Moments, Purpose, RmsNorm,
+    Rope, RunningMax, Weight,
 };
 
 /// The reference device; computes in `F`, which is f32 or f64.
@@ -92,14 +94,17 @@ impl<F: Float> Device for Scalar<F> {
         ids: &[u32],
         table_vc: &Weight<&[u8]>,
         first_row: usize,
+        scale: f32,
         y_tc: &mut Numbers<F>,
     ) {
         let c = shapes::embedding(ids, table_vc, y_tc.0.len());
-        let table = decode(table_vc);
+        let table: Vec<F> = decode(table_vc);
         let rows = first_row..first_row + table_vc.rows;
         for (&id, y_c) in ids.iter().zip(y_tc.0.chunks_exact_mut(c)) {
             if let Some(row) = row_of(id, &rows) {
-                y_c.copy_from_slice(&table[row * c..][..c]);
+                for (y, &x) in y_c.iter_mut().zip(&table[row * c..][..c]) {
+                    *y = F::from(scale) * x;
+                }
             }
         }
     }
@@ -109,6 +114,7 @@ impl<F: Float> Device for Scalar<F> {
         ids: &[u32],
         dy_tc: &Numbers<F>,
         rows: Range<usize>,
+        scale: f32,
         grad_vc: &mut Numbers<F>,
         at: usize,
     ) {
@@ -118,7 +124,7 @@ impl<F: Float> Device for Scalar<F> {
         for (&id, dy_c) in ids.iter().zip(dy_tc.0.chunks_exact(c)) {
             if let Some(row) = row_of(id, &rows) {
                 for (grad, &dy) in grad[row * c..][..c].iter_mut().zip(dy_c) {
-                    *grad += dy;
+                    *grad += F::from(scale) * dy;
                 }
             }
         }
@@ -128,51 +134,68 @@ impl<F: Float> Device for Scalar<F> {
         &self,
         x_tc: &Numbers<F>,
         weight_c: &Weight<&[u8]>,
-        eps: f32,
+        norm: RmsNorm,
         y_tc: &mut Numbers<F>,
         rstd_t: &mut Numbers<F>,
     ) {
-        let (t, c) = shapes::norm([x_tc.0.len(), y_tc.0.len()], weight_c, rstd_t.0.len());
-        let weight = decode(weight_c);
-        for token in 0..t {
-            let x_c = &x_tc.0[token * c..][..c];
-            let rstd = inverse_root_mean_square(x_c, eps);
-            rstd_t.0[token] = rstd;
-            for ((y, &x), &weight) in y_tc.0[token * c..][..c].iter_mut().zip(x_c).zip(&weight) {
-                *y = x * rstd * weight;
-            }
-        }
+        shapes::norm([x_tc.0.len(), y_tc.0.len()], weight_c, rstd_t.0.len());
+        let weight = plus(decode(weight_c), norm.offset);
+        norm::rms(&x_tc.0, &weight, norm.eps, &mut y_tc.0, &mut rstd_t.0);
     }
 
-    /// With `n = x * rstd` and `dn = dy * weight`:
-    /// `dx += rstd * (dn - n * mean(dn * n))`, `grad += dy * n`.
     fn rms_norm_backward(
         &self,
         x_tc: &Numbers<F>,
         weight_c: &Weight<&[u8]>,
+        norm: RmsNorm,
         rstd_t: &Numbers<F>,
         dy_tc: &Numbers<F>,
         dx_tc: &mut Numbers<F>,
         grad: &mut Numbers<F>,
         at: usize,
     ) -> Result<(), ArenaFull> {
-        let (t, c) = shapes::norm([x_tc.0.len(), dy_tc.0.len()], weight_c, rstd_t.0.len());
+        let (_, c) = shapes::norm([x_tc.0.len(), dy_tc.0.len()], weight_c, rstd_t.0.len());
         shapes::same(dy_tc.0.len(), dx_tc.0.len());
-        let weight = decode::<F>(weight_c);
+        let weight = plus(decode(weight_c), norm.offset);
         let span = shapes::span(grad.0.len(), at, c);
-        let grad = &mut grad.0[span];
-        for token in 0..t {
-            let here = token * c..(token + 1) * c;
-            let (x_c, dy_c) = (&x_tc.0[here.clone()], &dy_tc.0[here.clone()]);
-            let rstd = rstd_t.0[token];
-            let dn = |index: usize| dy_c[index] * weight[index];
-            let sum: F = (0..c).map(|index| dn(index) * x_c[index] * rstd).sum();
-            let mean = sum / F::nearest(c as f64);
-            for (index, dx) in dx_tc.0[here].iter_mut().enumerate() {
-                *dx += rstd * (dn(index) - x_c[index] * rstd * mean);
-                grad[index] += dy_c[index] * x_c[index] * rstd;
-            }
-        }
+        let inputs = [&x_tc.0[..], &weight, &rstd_t.0, &dy_tc.0];
+        norm::rms_backward(inputs, &mut dx_tc.0, &mut grad.0[span]);
+        Ok(())
+    }
+
+    fn layer_norm(
+        &self,
+        x_tc: &Numbers<F>,
+        weight_c: &Weight<&[u8]>,
+        bias_c: &Weight<&[u8]>,
+        eps: f32,
+        y_tc: &mut Numbers<F>,
+        stats_t2: &mut Numbers<F>,
+    ) {
+        shapes::layer_norm([x_tc.0.len(), y_tc.0.len()], weight_c, stats_t2.0.len());
+        shapes::vector(y_tc.0.len(), bias_c);
+        let (weight, bias) = (decode(weight_c), decode(bias_c));
+        let outputs = [&mut y_tc.0[..], &mut stats_t2.0];
+        norm::layer(&x_tc.0, [&weight, &bias], eps, outputs);
+    }
+
+    fn layer_norm_backward(
+        &self,
+        x_tc: &Numbers<F>,
+        weight_c: &Weight<&[u8]>,
+        stats_t2: &Numbers<F>,
+        dy_tc: &Numbers<F>,
+        dx_tc: &mut Numbers<F>,
+        grad: &mut Numbers<F>,
+        at: [usize; 2],
+    ) -> Result<(), ArenaFull> {
+        let lens = [x_tc.0.len(), dy_tc.0.len()];
+        let (_, c) = shapes::layer_norm(lens, weight_c, stats_t2.0.len());
+        shapes::same(dy_tc.0.len(), dx_tc.0.len());
+        let spans = at.map(|at| shapes::span(grad.0.len(), at, c).start);
+        let weight = decode(weight_c);
+        let inputs = [&x_tc.0[..], &weight, &stats_t2.0, &dy_tc.0];
+        norm::layer_backward(inputs, &mut dx_tc.0, &mut grad.0, spans);
         Ok(())
     }
 
@@ -263,6 +286,47 @@ impl<F: Float> Device for Scalar<F> {
         }
     }
 
+    fn split_heads(
+        &self,
+        fused: &Numbers<F>,
+        group: usize,
+        head_dim: usize,
+        qkv: [&mut Numbers<F>; 3],
+    ) {
+        let lens = qkv.each_ref().map(|x| x.0.len());
+        let widths = shapes::fused_heads(fused.0.len(), group, head_dim, lens);
+        let mut rest = &fused.0[..];
+        let mut parts = qkv.map(|x| &mut x.0[..]);
+        while !rest.is_empty() {
+            for (part, width) in parts.iter_mut().zip(widths) {
+                let (from, more) = rest.split_at(width);
+                let (to, left) = std::mem::take(part).split_at_mut(width);
+                to.copy_from_slice(from);
+                (rest, *part) = (more, left);
+            }
+        }
+    }
+
+    fn merge_heads(
+        &self,
+        qkv: [&Numbers<F>; 3],
+        group: usize,
+        head_dim: usize,
+        fused: &mut Numbers<F>,
+    ) {
+        let widths = shapes::fused_heads(fused.0.len(), group, head_dim, qkv.map(|x| x.0.len()));
+        let mut rest = &mut fused.0[..];
+        let mut parts = qkv.map(|x| &x.0[..]);
+        while !rest.is_empty() {
+            for (part, width) in parts.iter_mut().zip(widths) {
+                let (from, left) = part.split_at(width);
+                let (to, more) = std::mem::take(&mut rest).split_at_mut(width);
+                to.copy_from_slice(from);
+                (rest, *part) = (more, left);
+            }
+        }
+    }
+
     fn attention(
         &self,
         q_tnh: &Numbers<F>,
@@ -312,6 +376,44 @@ impl<F: Float> Device for Scalar<F> {
             *gate = d * u * sigmoid(g) * (one + g * (one - sigmoid(g)));
             *up = d * silu(g);
             *dy = silu(g) * u;
+        }
+    }
+
+    fn gelu(&self, x: &Numbers<F>, form: Gelu, y: &mut Numbers<F>) {
+        shapes::same(x.0.len(), y.0.len());
+        for (y, &x) in y.0.iter_mut().zip(&x.0) {
+            *y = gelu::value(x, form);
+        }
+    }
+
+    fn gelu_backward(&self, x: &mut Numbers<F>, form: Gelu, dy: &mut Numbers<F>) {
+        shapes::same(x.0.len(), dy.0.len());
+        for (x, dy) in x.0.iter_mut().zip(&mut dy.0) {
+            let (value, slope) = (gelu::value(*x, form), gelu::slope(*x, form));
+            *x = *dy * slope;
+            *dy = value;
+        }
+    }
+
+    fn geglu(&self, gate: &Numbers<F>, up: &Numbers<F>, form: Gelu, y: &mut Numbers<F>) {
+        shapes::same(shapes::same(gate.0.len(), up.0.len()), y.0.len());
+        for ((&gate, &up), y) in gate.0.iter().zip(&up.0).zip(&mut y.0) {
+            *y = gelu::value(gate, form) * up;
+        }
+    }
+
+    fn geglu_backward(
+        &self,
+        gate: &mut Numbers<F>,
+        up: &mut Numbers<F>,
+        form: Gelu,
+        dy: &mut Numbers<F>,
+    ) {
+        shapes::same(shapes::same(gate.0.len(), up.0.len()), dy.0.len());
+        for ((gate, up), dy) in gate.0.iter_mut().zip(&mut up.0).zip(&mut dy.0) {
+            let (value, slope) = (gelu::value(*gate, form), gelu::slope(*gate, form));
+            *gate = *dy * *up * slope;
+            (*up, *dy) = (*dy * value, value * *up);
         }
     }
 
@@ -413,10 +515,12 @@ fn decode<F: Float>(weight: &Weight<&[u8]>) -> Vec<F> {
     weight.to_f32().into_iter().map(F::from).collect()
 }
 
-/// `1 / sqrt(mean(x^2) + eps)` of one token.
-fn inverse_root_mean_square<F: Float>(x_c: &[F], eps: f32) -> F {
-    let squares: F = x_c.iter().map(|&x| x * x).sum();
-    F::from(1.0) / (squares / F::nearest(x_c.len() as f64) + F::from(eps)).sqrt()
+/// Every element plus `offset`.
+fn plus<F: Float>(mut elements: Vec<F>, offset: f32) -> Vec<F> {
+    for element in &mut elements {
+        *element += F::from(offset);
+    }
+    elements
 }
 
 /// Where token id `id` lies among `rows`, if it does.

@@ -1,6 +1,6 @@
 //! Attention, forward and backward, and rotary positions.
 
-use kernels::{AttentionShape, Rope};
+use kernels::{AttentionShape, Rope, ScoreBias};
 
 use crate::agreement::{Case, Outputs, Under, agrees};
 use crate::inputs::Random;
@@ -39,6 +39,7 @@ impl Case for Attention {
             heads,
             kv_heads,
             head_dim,
+            ..
         } = self.shape;
         let random = &mut Random::new(2);
         let q_len = batch * num_queries * heads * head_dim;
@@ -71,20 +72,34 @@ impl Case for Attention {
     /// and key are differences of equal products of magnitude 1, which cancel
     /// to the bit only if both are summed in one order.
     fn least_magnitude(&self) -> f32 {
-        if self.shape.num_keys == 1 { 1.0 } else { 0.0 }
+        let sees_one = self.shape.num_keys == 1 || self.shape.window == Some(1);
+        if sees_one { 1.0 } else { 0.0 }
+    }
+}
+
+fn shape(
+    [batch, num_queries, num_keys]: [usize; 3],
+    [heads, kv_heads, head_dim]: [usize; 3],
+) -> AttentionShape {
+    AttentionShape {
+        batch,
+        num_queries,
+        num_keys,
+        heads,
+        kv_heads,
+        head_dim,
+        window: None,
+        bias: ScoreBias::None,
     }
 }
 
 #[track_caller]
-fn check([batch, queries, keys]: [usize; 3], [heads, kv_heads, head_dim]: [usize; 3]) {
-    let shape = AttentionShape {
-        batch,
-        num_queries: queries,
-        num_keys: keys,
-        heads,
-        kv_heads,
-        head_dim,
-    };
+fn check(sizes: [usize; 3], heads: [usize; 3]) {
+    check_shape(shape(sizes, heads));
+}
+
+#[track_caller]
+fn check_shape(shape: AttentionShape) {
     let case = Attention {
         shape,
         spare_tokens: 0,
@@ -134,16 +149,8 @@ fn the_last_queries_see_all_earlier_keys() {
 #[test]
 fn keys_behind_the_last_are_not_seen() {
     for queries in [1, 7] {
-        let shape = AttentionShape {
-            batch: 1,
-            num_queries: queries,
-            num_keys: 77,
-            heads: 4,
-            kv_heads: 2,
-            head_dim: 16,
-        };
         let case = Attention {
-            shape,
+            shape: shape([1, queries, 77], [4, 2, 16]),
             spare_tokens: 100,
             query_factor: 1.0,
         };
@@ -154,21 +161,117 @@ fn keys_behind_the_last_are_not_seen() {
 #[test]
 fn equal_and_large_scores_agree() {
     for query_factor in [0.0, 40.0] {
-        let shape = AttentionShape {
-            batch: 1,
-            num_queries: 140,
-            num_keys: 140,
-            heads: 2,
-            kv_heads: 1,
-            head_dim: 64,
-        };
         let case = Attention {
-            shape,
+            shape: shape([1, 140, 140], [2, 1, 64]),
             spare_tokens: 0,
             query_factor,
         };
         agrees(&case, LARGE_SCORES_TOLERANCE);
     }
+}
+
+/// Windows around tiles of keys: rows that see nothing of the first tile of their
+/// queries, tiles that no row sees.
+#[test]
+fn a_window_hides_earlier_keys() {
+    for len in [1, 5, 64, 129, 300] {
+        for window in [1, 2, 63, 64, 65, 100, 128, 200, 1000] {
+            let whole = shape([2, len, len], [4, 2, 16]);
+            let window = Some(window);
+            check_shape(AttentionShape { window, ..whole });
+        }
+    }
+}
+
+#[test]
+fn a_window_hides_cached_keys() {
+    for [queries, keys] in [[1, 300], [3, 130], [65, 300]] {
+        for window in [1, 2, 64, 130, 299] {
+            let whole = shape([1, queries, keys], [4, 2, 16]);
+            let window = Some(window);
+            check_shape(AttentionShape { window, ..whole });
+        }
+    }
+}
+
+#[test]
+fn linear_biases_agree_for_any_number_of_heads() {
+    for heads in [[1, 1], [4, 4], [6, 2], [7, 1]] {
+        for sizes in [[2, 70, 70], [1, 300, 300], [1, 1, 290], [2, 3, 130]] {
+            let plain = shape(sizes, [heads[0], heads[1], 16]);
+            let bias = ScoreBias::Alibi;
+            for window in [None, Some(90)] {
+                let biased = AttentionShape {
+                    bias,
+                    window,
+                    ..plain
+                };
+                let case = Attention {
+                    shape: biased,
+                    spare_tokens: 0,
+                    query_factor: 1.0,
+                };
+                agrees(&case, LARGE_SCORES_TOLERANCE);
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct FusedHeads {
+    /// Tokens times key heads.
+    num_keys: usize,
+    group: usize,
+    head_dim: usize,
+}
+
+impl Case for FusedHeads {
+    fn run<D: Under>(&self, device: &D) -> Outputs {
+        let &Self {
+            num_keys,
+            group,
+            head_dim,
+        } = self;
+        let fused = Random::new(5).normals(num_keys * (group + 2) * head_dim);
+        let whole = device.buffer(&fused);
+        let [mut q, mut k, mut v] =
+            [group, 1, 1].map(|heads| device.empty(num_keys * heads * head_dim));
+        device.split_heads(&whole, group, head_dim, [&mut q, &mut k, &mut v]);
+        let mut again = device.empty(fused.len());
+        device.merge_heads([&q, &k, &v], group, head_dim, &mut again);
+        vec![
+            ("q", device.numbers(&q)),
+            ("k", device.numbers(&k)),
+            ("v", device.numbers(&v)),
+            ("fused", device.numbers(&again)),
+        ]
+    }
+}
+
+#[test]
+fn fused_heads_are_split_and_merged() {
+    for num_keys in [1, 3, 130] {
+        for (group, head_dim) in [(1, 2), (1, 64), (4, 6), (71, 8)] {
+            let case = FusedHeads {
+                num_keys,
+                group,
+                head_dim,
+            };
+            agrees(&case, 0.0);
+        }
+    }
+}
+
+/// Two key heads of two query heads, one token: queries first in each group.
+#[test]
+fn fused_rows_hold_group_by_group_queries_then_key_then_value() {
+    let device = kernels::Scalar::<f32>::new();
+    let whole = device.buffer(&[0.0, 1.0, 20.0, 30.0, 2.0, 3.0, 21.0, 31.0]);
+    let [mut q, mut k, mut v] = [4, 2, 2].map(|len| device.empty(len));
+    let parts = [&mut q, &mut k, &mut v];
+    kernels::Device::split_heads(&device, &whole, 2, 1, parts);
+    assert_eq!(q.0, [0.0, 1.0, 2.0, 3.0]);
+    assert_eq!((k.0, v.0), (vec![20.0, 21.0], vec![30.0, 31.0]));
 }
 
 #[derive(Debug)]

@@ -17,6 +17,7 @@ struct Embedding {
     num_buckets: usize,
     num_segments: usize,
     format: WeightFormat,
+    scale: f32,
 }
 
 impl Case for Embedding {
@@ -32,10 +33,11 @@ impl Case for Embedding {
             let numbers = &table[bucket.start * cols..bucket.end * cols];
             let part = StoredWeight::new(numbers, bucket.len(), self.format, self.num_segments);
             if index > 0 || self.num_buckets == 1 {
-                device.embedding(&self.ids, &part.on::<D>(), bucket.start, &mut y);
+                device.embedding(&self.ids, &part.on::<D>(), bucket.start, self.scale, &mut y);
             }
             let at = 4 + bucket.start * cols;
-            device.embedding_backward(&self.ids, &dy, bucket, &mut grad, at);
+            let scale = self.scale;
+            device.embedding_backward(&self.ids, &dy, bucket, scale, &mut grad, at);
         }
         vec![("y", device.numbers(&y)), ("grad", device.numbers(&grad))]
     }
@@ -46,7 +48,7 @@ fn tables_in_buckets_and_segments_agree() {
     for (rows, cols) in [(1, 1), (5, 3), (300, 33), (129, 128)] {
         for t in [1, 7, 130] {
             for (num_buckets, num_segments) in [(1, 1), (1, 3), (2, 2), (4, 5)] {
-                for format in FORMATS {
+                for (format, scale) in FORMATS.into_iter().zip([1.0, 55.5]) {
                     let case = Embedding {
                         ids: Random::new(7).ids(t, rows),
                         rows,
@@ -54,6 +56,7 @@ fn tables_in_buckets_and_segments_agree() {
                         num_buckets,
                         num_segments,
                         format,
+                        scale,
                     };
                     agrees(&case, TOLERANCE);
                 }
@@ -71,6 +74,7 @@ fn ids_of_no_bucket_leave_everything_as_it_was() {
         num_buckets: 1,
         num_segments: 1,
         format: WeightFormat::F32,
+        scale: 1.0,
     };
     agrees(&case, TOLERANCE);
 }

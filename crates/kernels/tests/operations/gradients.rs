@@ -4,7 +4,10 @@
 //! a weight is moved in its f32 bytes by a power of two, which is exact, and as
 //! every output is linear in it, so is the difference.
 
-use kernels::{AttentionShape, Device, IGNORED, Numbers, Purpose, Rope, RunningMax, Scalar};
+use kernels::{
+    AttentionShape, Device, Gelu, IGNORED, Numbers, Purpose, RmsNorm, Rope, RunningMax, Scalar,
+    ScoreBias,
+};
 
 use crate::inputs::{Random, StoredWeight};
 
@@ -91,6 +94,11 @@ fn assert_weight_gradient(
     });
 }
 
+const NORM: RmsNorm = RmsNorm {
+    eps: 0.1,
+    offset: 0.75,
+};
+
 #[test]
 fn rms_norm() {
     for (t, c) in [(1, 1), (1, 7), (5, 12)] {
@@ -101,7 +109,7 @@ fn rms_norm() {
         let forward = |x: &Numbers<f64>, weight: &[f32]| {
             let (mut y, mut rstd) = (empty(t * c), empty(t));
             let weight = StoredWeight::vector(weight);
-            reference().rms_norm(x, &weight.on::<Reference>(), 0.1, &mut y, &mut rstd);
+            reference().rms_norm(x, &weight.on::<Reference>(), NORM, &mut y, &mut rstd);
             (y, rstd)
         };
         let (_, rstd) = forward(&x, &weight);
@@ -111,6 +119,7 @@ fn rms_norm() {
             .rms_norm_backward(
                 &x,
                 &stored.on::<Reference>(),
+                NORM,
                 &rstd,
                 &dy,
                 &mut dx,
@@ -122,6 +131,37 @@ fn rms_norm() {
         assert_weight_gradient("weight", &grad.0, &weight, |weight| {
             weighted(&forward(&x, weight).0, &dy)
         });
+    }
+}
+
+#[test]
+fn layer_norm() {
+    for (t, c) in [(1, 2), (1, 7), (5, 12)] {
+        let random = &mut Random::new(27);
+        let (weight, bias) = (random.normals(c), random.normals(c));
+        let x = buffer(&random.normals(t * c));
+        let dy = buffer(&random.normals(t * c));
+        let forward = |x: &Numbers<f64>, weight: &[f32], bias: &[f32]| {
+            let (mut y, mut stats) = (empty(t * c), empty(2 * t));
+            let [weight, bias] = [weight, bias].map(StoredWeight::vector);
+            let vectors = [&weight, &bias].map(|vector| vector.on::<Reference>());
+            reference().layer_norm(x, &vectors[0], &vectors[1], 0.1, &mut y, &mut stats);
+            (y, stats)
+        };
+        let (_, stats) = forward(&x, &weight, &bias);
+        let (mut dx, mut grad) = (zeroes(t * c), zeroes(2 * c));
+        let stored = StoredWeight::vector(&weight);
+        let vector = stored.on::<Reference>();
+        reference()
+            .layer_norm_backward(&x, &vector, &stats, &dy, &mut dx, &mut grad, [0, c])
+            .expect("the reference has room");
+        let loss = |x: &Numbers<f64>, weight: &[f32], bias: &[f32]| {
+            weighted(&forward(x, weight, bias).0, &dy)
+        };
+        let (weight_grad, bias_grad) = grad.0.split_at(c);
+        assert_input_gradient("dx", &dx, &x, |x| loss(x, &weight, &bias));
+        assert_weight_gradient("weight", weight_grad, &weight, |w| loss(&x, w, &bias));
+        assert_weight_gradient("bias", bias_grad, &bias, |b| loss(&x, &weight, b));
     }
 }
 
@@ -177,7 +217,16 @@ fn rope() {
 
 #[test]
 fn attention() {
-    for (batch, len, heads, kv_heads) in [(1, 1, 1, 1), (2, 5, 2, 2), (2, 4, 4, 2), (1, 6, 3, 1)] {
+    const PLAIN: (Option<usize>, ScoreBias) = (None, ScoreBias::None);
+    for ([batch, len, heads, kv_heads], (window, bias)) in [
+        ([1, 1, 1, 1], PLAIN),
+        ([2, 5, 2, 2], PLAIN),
+        ([2, 4, 4, 2], PLAIN),
+        ([1, 6, 3, 1], PLAIN),
+        ([2, 6, 2, 1], (Some(3), ScoreBias::None)),
+        ([2, 5, 6, 3], (None, ScoreBias::Alibi)),
+        ([1, 7, 4, 1], (Some(4), ScoreBias::Alibi)),
+    ] {
         let shape = AttentionShape {
             batch,
             num_queries: len,
@@ -185,6 +234,8 @@ fn attention() {
             heads,
             kv_heads,
             head_dim: 4,
+            window,
+            bias,
         };
         let random = &mut Random::new(23);
         let (q_len, k_len) = (batch * len * heads * 4, batch * len * kv_heads * 4);
@@ -226,6 +277,60 @@ fn swiglu() {
     assert_input_gradient("dup", &dup, &up, |u| weighted(&forward(&gate, u), &dy));
 }
 
+const FORMS: [Gelu; 2] = [Gelu::Erf, Gelu::Tanh];
+
+#[test]
+fn gelu() {
+    for form in FORMS {
+        let random = &mut Random::new(28);
+        let [x, dy] = [0; 2].map(|_| buffer(&random.normals(20)));
+        let forward = |x: &Numbers<f64>| {
+            let mut y = empty(20);
+            reference().gelu(x, form, &mut y);
+            y
+        };
+        let (mut dx, mut overwritten) = (x.clone(), dy.clone());
+        reference().gelu_backward(&mut dx, form, &mut overwritten);
+        assert_eq!(overwritten, forward(&x));
+        assert_input_gradient("dx", &dx, &x, |x| weighted(&forward(x), &dy));
+    }
+}
+
+#[test]
+fn geglu() {
+    for form in FORMS {
+        let random = &mut Random::new(29);
+        let [gate, up, dy] = [0; 3].map(|_| buffer(&random.normals(20)));
+        let forward = |gate: &Numbers<f64>, up: &Numbers<f64>| {
+            let mut y = empty(20);
+            reference().geglu(gate, up, form, &mut y);
+            y
+        };
+        let (mut dgate, mut dup, mut overwritten) = (gate.clone(), up.clone(), dy.clone());
+        reference().geglu_backward(&mut dgate, &mut dup, form, &mut overwritten);
+        assert_eq!(overwritten, forward(&gate, &up));
+        assert_input_gradient("dgate", &dgate, &gate, |g| weighted(&forward(g, &up), &dy));
+        assert_input_gradient("dup", &dup, &up, |u| weighted(&forward(&gate, u), &dy));
+    }
+}
+
+#[test]
+fn fused_heads() {
+    let (num_keys, group, head_dim) = (3, 2, 4);
+    let random = &mut Random::new(30);
+    let [q_len, k_len] = [group, 1].map(|heads| num_keys * heads * head_dim);
+    let x = buffer(&random.normals(q_len + 2 * k_len));
+    let dys = [q_len, k_len, k_len].map(|len| buffer(&random.normals(len)));
+    let mut dx = empty(x.0.len());
+    reference().merge_heads(dys.each_ref(), group, head_dim, &mut dx);
+    assert_input_gradient("dx", &dx, &x, |x| {
+        let [mut q, mut k, mut v] = [q_len, k_len, k_len].map(empty);
+        reference().split_heads(x, group, head_dim, [&mut q, &mut k, &mut v]);
+        let parts = [&q, &k, &v].into_iter().zip(&dys);
+        parts.map(|(y, dy)| weighted(y, dy)).sum()
+    });
+}
+
 #[test]
 fn cross_entropy() {
     let (vocabulary, targets, scale) = (6, [2, 5, IGNORED, 0], 0.25);
@@ -251,11 +356,12 @@ fn embedding() {
     let table = random.normals(rows * cols);
     let dy = buffer(&random.normals(ids.len() * cols));
     let mut grad = zeroes(rows * cols);
-    reference().embedding_backward(&ids, &dy, 0..rows, &mut grad, 0);
+    let scale = 2.5;
+    reference().embedding_backward(&ids, &dy, 0..rows, scale, &mut grad, 0);
     assert_weight_gradient("table", &grad.0, &table, |table| {
         let table = StoredWeight::new(table, rows, kernels::WeightFormat::F32, 3);
         let mut y = empty(ids.len() * cols);
-        reference().embedding(&ids, &table.on::<Reference>(), 0, &mut y);
+        reference().embedding(&ids, &table.on::<Reference>(), 0, scale, &mut y);
         weighted(&y, &dy)
     });
 }

@@ -1,6 +1,6 @@
 //! What works number by number or token by token: moving, adding, norms, gates.
 
-use kernels::{Device, Scalar, WeightFormat};
+use kernels::{Device, Gelu, RmsNorm, Scalar, WeightFormat};
 
 use crate::agreement::{Case, Outputs, Under, agrees, narrow};
 use crate::inputs::{FORMATS, Random, StoredWeight};
@@ -12,6 +12,12 @@ const NORM_TOLERANCE: f32 = 2e-6;
 /// One exponential of an argument of up to 30 and a few products in f32.
 const SWIGLU_TOLERANCE: f32 = 2e-6;
 
+/// As for the other norm, with a mean of up to three times the spread to take off.
+const LAYER_NORM_TOLERANCE: f32 = 4e-6;
+
+/// One exponential or polynomial and a few products in f32.
+const GELU_TOLERANCE: f32 = 2e-6;
+
 /// An f32 result of a sum in f64: its rounding.
 const SUM_TOLERANCE: f32 = 1.2e-7;
 
@@ -21,6 +27,7 @@ struct Norm {
     c: usize,
     format: WeightFormat,
     factor: f32,
+    offset: f32,
 }
 
 impl Case for Norm {
@@ -35,9 +42,14 @@ impl Case for Norm {
         // Both gradients are added to what is there, of about their own size.
         let mut dx = device.buffer(&random.normals(t * c));
         let mut grad = device.buffer(&random.normals(c + 9));
-        device.rms_norm(&x, &weight.on::<D>(), 1e-5, &mut y, &mut rstd);
+        let weight = weight.on::<D>();
+        let norm = RmsNorm {
+            eps: 1e-5,
+            offset: self.offset,
+        };
+        device.rms_norm(&x, &weight, norm, &mut y, &mut rstd);
         device
-            .rms_norm_backward(&x, &weight.on::<D>(), &rstd, &dy, &mut dx, &mut grad, 3)
+            .rms_norm_backward(&x, &weight, norm, &rstd, &dy, &mut dx, &mut grad, 3)
             .expect("room in the arena");
         vec![
             ("y", device.numbers(&y)),
@@ -62,13 +74,72 @@ fn norms_of_every_width_and_size_agree() {
     for (t, c) in shapes {
         for format in FORMATS {
             for factor in [1.0, 1e3, 1e-4, 0.0] {
-                let case = Norm {
+                for offset in [0.0, 1.0] {
+                    let case = Norm {
+                        t,
+                        c,
+                        format,
+                        factor,
+                        offset,
+                    };
+                    agrees(&case, NORM_TOLERANCE);
+                }
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct LayerNorm {
+    t: usize,
+    c: usize,
+    format: WeightFormat,
+    /// Mean and spread of the numbers.
+    middle: f32,
+    spread: f32,
+}
+
+impl Case for LayerNorm {
+    fn run<D: Under>(&self, device: &D) -> Outputs {
+        let &Self { t, c, .. } = self;
+        let random = &mut Random::new(11);
+        let vectors = [0; 2].map(|_| StoredWeight::new(&random.normals(c), 1, self.format, 1));
+        let [weight, bias] = vectors.each_ref().map(StoredWeight::on::<D>);
+        let numbers = random.scaled(t * c, self.spread).into_iter();
+        let numbers: Vec<f32> = numbers.map(|x| x + self.middle).collect();
+        let x = device.buffer(&numbers);
+        let dy = device.buffer(&random.normals(t * c));
+        let mut y = device.empty(t * c);
+        let mut stats = device.empty(2 * t);
+        let mut dx = device.buffer(&random.normals(t * c));
+        let mut grad = device.buffer(&random.normals(2 * c + 9));
+        device.layer_norm(&x, &weight, &bias, 1e-5, &mut y, &mut stats);
+        let at = [3 + c, 1];
+        device
+            .layer_norm_backward(&x, &weight, &stats, &dy, &mut dx, &mut grad, at)
+            .expect("room in the arena");
+        vec![
+            ("y", device.numbers(&y)),
+            ("stats", device.numbers(&stats)),
+            ("dx", device.numbers(&dx)),
+            ("grad", device.numbers(&grad)),
+        ]
+    }
+}
+
+#[test]
+fn layer_norms_of_every_width_and_size_agree() {
+    for (t, c) in [(1, 1), (1, 576), (3, 64), (7, 130), (129, 65), (300, 33)] {
+        for format in FORMATS {
+            for (middle, spread) in [(0.0, 1.0), (3.0, 1.0), (0.0, 1e3), (0.0, 1e-4), (0.0, 0.0)] {
+                let case = LayerNorm {
                     t,
                     c,
                     format,
-                    factor,
+                    middle,
+                    spread,
                 };
-                agrees(&case, NORM_TOLERANCE);
+                agrees(&case, LAYER_NORM_TOLERANCE);
             }
         }
     }
@@ -104,6 +175,64 @@ fn gates_agree_from_flat_to_saturated() {
         for factor in [0.0, 0.01, 1.0, 30.0] {
             agrees(&Swiglu { len, factor }, SWIGLU_TOLERANCE);
         }
+    }
+}
+
+#[derive(Debug)]
+struct Gates {
+    len: usize,
+    factor: f32,
+    form: Gelu,
+}
+
+impl Case for Gates {
+    fn run<D: Under>(&self, device: &D) -> Outputs {
+        let (random, form) = (&mut Random::new(12), self.form);
+        let mut gate = device.buffer(&random.scaled(self.len, self.factor));
+        let mut alone = device.buffer(&device.numbers(&gate));
+        let [mut up, mut dy, mut dy_alone] =
+            [0; 3].map(|_| device.buffer(&random.normals(self.len)));
+        let [mut y, mut gated] = [0; 2].map(|_| device.empty(self.len));
+        device.gelu(&gate, form, &mut y);
+        device.geglu(&gate, &up, form, &mut gated);
+        device.gelu_backward(&mut alone, form, &mut dy_alone);
+        device.geglu_backward(&mut gate, &mut up, form, &mut dy);
+        vec![
+            ("gelu", device.numbers(&y)),
+            ("geglu", device.numbers(&gated)),
+            ("dx", device.numbers(&alone)),
+            ("gelu of backward", device.numbers(&dy_alone)),
+            ("dgate", device.numbers(&gate)),
+            ("dup", device.numbers(&up)),
+            ("geglu of backward", device.numbers(&dy)),
+        ]
+    }
+}
+
+#[test]
+fn both_forms_of_gelu_agree_from_flat_to_saturated() {
+    for form in [Gelu::Erf, Gelu::Tanh] {
+        for len in [1, 7, 33, 1000, 70_001] {
+            for factor in [0.0, 0.01, 1.0, 30.0] {
+                agrees(&Gates { len, factor, form }, GELU_TOLERANCE);
+            }
+        }
+    }
+}
+
+#[test]
+fn gelu_of_far_numbers_is_all_or_nothing() {
+    let arena = kernels::Arena::new(1 << 20).expect("address space");
+    let cpu = kernels::Cpu::new(arena, 1);
+    for form in [Gelu::Erf, Gelu::Tanh] {
+        let numbers = [-1e30, -40.0, 40.0, 1e30];
+        let (mut x, mut dy) = (cpu.buffer(&numbers), cpu.buffer(&[1.0; 4]));
+        cpu.gelu_backward(&mut x, form, &mut dy);
+        let y = cpu.numbers(&dy);
+        assert!(y[0].abs() < 1e-6 && y[1].abs() < 1e-6, "{form:?} {y:?}");
+        assert_eq!(y[2..], numbers[2..], "{form:?}");
+        let slopes = cpu.numbers(&x);
+        assert_eq!(slopes, [0.0, 0.0, 1.0, 1.0], "{form:?}");
     }
 }
 

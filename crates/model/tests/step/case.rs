@@ -1,4 +1,4 @@
-//! The tiny models and tokens of `testdata/llama.py`.
+//! The tiny models and tokens of `testdata/llama.py` and `testdata/families.py`.
 
 use model::{MicroBatch, Transformer};
 use safetensors::SafeTensors;
@@ -36,7 +36,36 @@ pub(crate) const TIED: Case = case!("tied_biases_linear");
 /// Two blocks that share one key/value head, `llama3` rotary positions.
 pub(crate) const UNTIED: Case = case!("untied_llama3");
 
-pub(crate) const CASES: [Case; 3] = [BLOCK, TIED, UNTIED];
+/// A sliding window in every block.
+pub(crate) const MISTRAL: Case = case!("mistral");
+/// Biases on query, key and value, and a window in the second block.
+pub(crate) const QWEN2: Case = case!("qwen2");
+/// Norms stored minus one, scaled embeddings, a GELU gate.
+pub(crate) const GEMMA: Case = case!("gemma");
+/// One key/value head, attention and MLP in parallel under one layer norm.
+pub(crate) const FALCON_7B: Case = case!("falcon_7b");
+/// Groups of heads, attention and MLP in parallel under a norm each.
+pub(crate) const FALCON_40B: Case = case!("falcon_40b");
+/// Groups of heads under one norm.
+pub(crate) const FALCON_11B: Case = case!("falcon_11b");
+/// Linear biases, a key/value head for each query head, attention before the MLP.
+pub(crate) const FALCON_RW: Case = case!("falcon_rw");
+/// A key/value head for each query head, in parallel.
+pub(crate) const FALCON_OWN_HEADS: Case = case!("falcon_own_heads");
+
+pub(crate) const CASES: [Case; 11] = [
+    BLOCK,
+    TIED,
+    UNTIED,
+    MISTRAL,
+    QWEN2,
+    GEMMA,
+    FALCON_7B,
+    FALCON_40B,
+    FALCON_11B,
+    FALCON_RW,
+    FALCON_OWN_HEADS,
+];
 
 impl Case {
     pub(crate) fn model(&self) -> Transformer {

@@ -41,7 +41,7 @@ fn step_with(
 fn a_loss_that_is_not_finite_stops_the_step_before_any_update() {
     for case in CASES {
         for (role, value) in [
-            (Role::Query, f32::NAN),
+            (Role::Output, f32::NAN),
             (Role::FinalNorm, f32::INFINITY),
             (Role::Down, f32::NAN),
         ] {

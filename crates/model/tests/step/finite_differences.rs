@@ -9,7 +9,7 @@ use crate::world::World;
 
 /// A step of the central difference. Weights are multiples of 2^-12, so they are
 /// moved exactly.
-const STEP: f32 = 1.0 / 512.0;
+const STEP: f32 = 1.0 / 2048.0;
 
 /// What the fourth-order difference leaves, and the f32 that gradients are
 /// recorded in. Measured: 6e-8 of the tensor's largest gradient.

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use kernels::{Arena, Cpu, Device, Scalar};
-use model::{Clip, StepReport, StepSettings, evaluate, logits, train_step};
+use model::{Cache, Clip, StepReport, StepSettings, evaluate, forward_cached, logits, train_step};
 
 use crate::case::{CASES, Case, NUM_TARGETS, ROWS, SEQ, batch, micro_batches, weight};
 use crate::world::World;
@@ -150,6 +150,38 @@ fn the_fast_device_agrees_on_any_number_of_threads() {
             agrees(&device, case, F32_TOLERANCE);
             assert_eq!(device.arena().live_bytes(), 0, "all scratch is given back");
         }
+    }
+}
+
+/// Five tokens at once, then one after the other: the whole row's logits come out.
+#[track_caller]
+fn cached_tokens_agree<D>(device: &D, case: Case, tolerance: f64)
+where
+    D: for<'b> Device<Bytes<'b> = &'b [u8]>,
+{
+    const AT_ONCE: usize = 5;
+    let model = case.model();
+    let world = World::new(device, &model, weight);
+    let vocab = model.spec.vocab;
+    let ids = batch(vocab).ids;
+    let mut last = vec![0.0; ROWS * vocab];
+    for (row, ids) in ids.chunks_exact(SEQ).enumerate() {
+        let mut caches = Cache::for_blocks(device, &model, SEQ).unwrap();
+        let place = &mut last[row * vocab..][..vocab];
+        let pieces = std::iter::once(&ids[..AT_ONCE]).chain(ids[AT_ONCE..].chunks(1));
+        for ids in pieces {
+            forward_cached(device, &model, &world, &mut caches, ids, place).unwrap();
+        }
+    }
+    close(&last, &case.last_logits(), tolerance, &case.name);
+}
+
+#[test]
+fn tokens_after_cached_ones_have_the_logits_of_the_whole_sequence() {
+    for case in CASES {
+        cached_tokens_agree(&Scalar::<f64>::new(), case, F64_TOLERANCE);
+        let device = Cpu::new(Arena::new(ARENA_BYTES).unwrap(), 2);
+        cached_tokens_agree(&device, case, F32_TOLERANCE);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Whole runs of small random models, by any number of ranks.
 //!
 //! `worlds` says that N ranks train as one does, each with its own rows and its own
-//! bytes; `memory` that a rank holds what was planned; `batches` how rows
+//! bytes; `families` says so of other models than Llama; `memory` that a rank holds what was planned; `batches` how rows
 //! become steps; `clipping` what is done to gradients; `decay` which weights decay; `export` what is written
 //! without training; `failures` what is not written.
 #![expect(
@@ -15,6 +15,7 @@ mod clipping;
 mod decay;
 mod export;
 mod failures;
+mod families;
 mod fixture;
 mod memory;
 mod worlds;

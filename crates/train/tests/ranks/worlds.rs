@@ -47,8 +47,8 @@ fn ranks_took_their_own_rows(run: &Run, world_size: usize) {
 }
 
 #[track_caller]
-fn every_world_agrees(tied: bool, recipe: &str, clip: ClipMode) {
-    let fixture = Fixture::new(&small(tied), Dtype::BF16);
+pub(crate) fn every_world_agrees(config: &str, recipe: &str, clip: ClipMode) {
+    let fixture = Fixture::new(config, Dtype::BF16);
     let rows = fixture.seven_rows();
     let run = |ranks| {
         let settings = Settings {
@@ -110,14 +110,14 @@ fn bf16_ulp(x: f32) -> f32 {
 #[test]
 fn any_number_of_ranks_gives_the_losses_of_one_in_f32() {
     for (clip, tied) in CLIPS.into_iter().zip([true, false, true]) {
-        every_world_agrees(tied, "f32", clip);
+        every_world_agrees(&small(tied), "f32", clip);
     }
 }
 
 #[test]
 fn any_number_of_ranks_gives_the_losses_of_one_in_bf16() {
     for (clip, tied) in CLIPS.into_iter().zip([false, true, false]) {
-        every_world_agrees(tied, "bf16", clip);
+        every_world_agrees(&small(tied), "bf16", clip);
     }
 }
 
