@@ -102,8 +102,12 @@ pub enum TrainError {
     #[error("stopped before the first step; nothing is kept")]
     Stopped,
     /// Ranks that planned differently.
-    #[error("rank {rank} planned {theirs:#018x}, this rank {ours:#018x}: inputs differ")]
+    #[error(
+        "the {what} of rank {rank} is {theirs:#018x}, that of this rank {ours:#018x}: inputs differ"
+    )]
     PlanDiffers {
+        /// What was decided: `plan` or `load plan`.
+        what: &'static str,
         /// The other rank.
         rank: usize,
         /// Its plan's hash.

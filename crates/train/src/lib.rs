@@ -5,6 +5,7 @@
 //! the shard is filled ([`load`]) and written out ([`export`]), the loop around
 //! the step ([`run`]), and the memory of each phase ([`Meter`]).
 
+mod agree;
 mod error;
 mod events;
 mod export;

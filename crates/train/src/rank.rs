@@ -9,9 +9,10 @@ use comm::{ProcessGroup, ReduceOp};
 use data::{Order, Rows, deal_rows, micro_batches};
 use kernels::Cpu;
 use model::{MicroBatch, StepSettings, train_step};
-use plan::{Plan, PlanHash};
+use plan::Plan;
 use tensor::{Account, Ledger};
 
+use crate::agree::agree;
 use crate::load::{Origin, over_ranks};
 use crate::phases::{Phases, Report};
 use crate::place::{on_threads, open_arena};
@@ -65,7 +66,7 @@ fn train_on_threads(
     let rank = group.world().rank();
     let mut phases = Phases::begin(report, rank == 0, "start");
     let ledger = Ledger::unlimited();
-    agree(group, plan.hash)?;
+    agree(group, plan.hash, "plan")?;
     let own = &plan.ranks[rank];
     let (arena, _reservation) = open_arena(own.arena.capacity_bytes, &ledger)?;
     let device = Cpu::new(arena, schedule.num_threads);
@@ -124,19 +125,6 @@ fn train_on_threads(
     outcome.arena_bytes = own.arena.capacity_bytes;
     outcome.arena_used_bytes = device.arena().high_water_bytes() as u64;
     Ok(outcome)
-}
-
-/// Refuses to go on where another rank planned something else.
-fn agree(group: &ProcessGroup, ours: PlanHash) -> Result<(), TrainError> {
-    let PlanHash(ours) = ours;
-    let hashes = group.all_gather(&ours.to_le_bytes(), "plan hash")?;
-    for (rank, bytes) in hashes.iter().enumerate() {
-        let theirs = bytes.as_slice().try_into().map_or(0, u64::from_le_bytes);
-        if theirs != ours {
-            return Err(TrainError::PlanDiffers { rank, theirs, ours });
-        }
-    }
-    Ok(())
 }
 
 /// A rank that is loaded and training.
@@ -398,42 +386,4 @@ pub(crate) fn read_rows(
 
 fn is_due(step: u64, every: u64) -> bool {
     every > 0 && step.is_multiple_of(every)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::num::NonZeroUsize;
-
-    use comm::{Threads, run_threads};
-
-    use super::*;
-    use crate::run::rank_error;
-
-    #[test]
-    fn ranks_that_planned_differently_stop_and_name_both_sides() {
-        let world = Threads::of(NonZeroUsize::new(3).unwrap());
-        let hashes = [7, 7, 9];
-        let failure = run_threads(world, |group| {
-            agree(&group, PlanHash(hashes[group.world().rank()]))
-        })
-        .unwrap_err();
-        let TrainError::Rank { rank, source, .. } = rank_error(failure, 3) else {
-            panic!("a rank fails");
-        };
-        let message = source.to_string();
-        let other = if rank == 2 { 0 } else { 2 };
-        assert!(
-            message.contains(&format!("rank {other} planned")),
-            "{message}"
-        );
-        for hash in ["0x0000000000000007", "0x0000000000000009"] {
-            assert!(message.contains(hash), "{message}");
-        }
-    }
-
-    #[test]
-    fn ranks_that_planned_the_same_go_on() {
-        let world = Threads::of(NonZeroUsize::new(3).unwrap());
-        run_threads(world, |group| agree(&group, PlanHash(7))).unwrap();
-    }
 }

@@ -15,7 +15,6 @@ mod export;
 mod loading;
 mod mentions;
 mod model;
-mod pending;
 mod samples;
 mod sha256;
 mod tokenizers;

@@ -26,6 +26,7 @@ use comm::{ProcessGroup, Window};
 use shard::Sharding;
 use tensor::{Account, Ledger, Reservation};
 
+use crate::agree::agree;
 use crate::{Optimizer, RankWorld, TrainError};
 use piece::Shard;
 
@@ -138,12 +139,14 @@ pub struct Loaded {
 }
 
 /// Fills this rank's planes from the checkpoint and, with the other ranks, checks
-/// that all of it arrived.
+/// before that all mean to read the same, and after that all of it arrived.
 pub fn load(
     world: &mut RankWorld<'_>,
     origin: &Origin<'_>,
     ledger: &Ledger,
 ) -> Result<Loaded, TrainError> {
+    let hash = ToFill::new(world, origin).shard.plan_hash();
+    agree(world.group, hash, "load plan")?;
     let read = match origin.settings.way {
         ReadWay::Own => own::read(ToFill::new(world, origin), ledger)?,
         ReadWay::Host | ReadWay::Root => relay::read(ToFill::new(world, origin), ledger)?,

@@ -7,7 +7,7 @@ use std::ops::Range;
 use checkpoint::{Digest, Located};
 use half::bf16;
 use kernels::{WeightFormat, split_master};
-use plan::{Formats, SlotLayout};
+use plan::{Formats, PlanHash, SlotLayout};
 use shard::{Part, Sharding, Slice};
 use tensor::{Dtype, cast_mut, widen};
 
@@ -180,6 +180,29 @@ impl<'a> Shard<'a> {
             sources.of(folder, unit, tensor),
             self.sharding.tensor_number(unit, tensor),
         )
+    }
+
+    /// A fingerprint of what all ranks will read: owners, byte ranges, dtypes.
+    pub(super) fn plan_hash(&self) -> PlanHash {
+        let mut hash = PlanHash::new()
+            .with_text(self.origin.settings.way.name())
+            .with(self.sharding.world_size as u64);
+        for (number, bucket) in self.sharding.buckets.iter().enumerate() {
+            for slice in 0..bucket.slices.len() {
+                let (source, _) = self.source(number, slice);
+                hash = hash
+                    .with_text(&source.meta.name)
+                    .with_text(source.meta.dtype.name())
+                    .with(source.file as u64)
+                    .with(source.begin);
+                for (rank, part) in bucket.parts_of(slice) {
+                    let rows = [part.rows.start, part.rows.end];
+                    hash = hash.with(rank as u64);
+                    hash = rows.iter().fold(hash, |hash, &row| hash.with(row as u64));
+                }
+            }
+        }
+        hash
     }
 
     /// The parts of the rank's run of a bucket, each as one piece and with the
