@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use spec::SpecError;
 use tensor::{Dtype, Shape, ShapeError};
 
+use crate::gguf::GgufFault;
 use crate::header::HeaderFault;
 
 /// A checkpoint that cannot be read or written.
@@ -113,6 +114,15 @@ pub enum CheckpointError {
         /// What is wrong.
         #[source]
         source: HeaderFault,
+    },
+    /// A GGUF file whose header is wrong.
+    #[error("`{}` cannot be read as GGUF", file.display())]
+    Gguf {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: GgufFault,
     },
     /// More tensors than the limit.
     #[error("`{}` brings the tensors to more than {limit}", file.display())]
