@@ -66,7 +66,9 @@ impl Made {
         self.text(name.as_bytes());
         let rank = u32::try_from(dims.len()).expect("few dimensions");
         self.header.extend(rank.to_le_bytes());
-        dims.iter().for_each(|&dim| self.count(dim));
+        for &dim in dims {
+            self.count(dim);
+        }
         self.header.extend(code.to_le_bytes());
         self.header.extend(offset.to_le_bytes());
         self

@@ -6,9 +6,11 @@
 //! generate  MODEL + prompt -> text
 //! logits    MODEL + ids -> numbers to compare with other programs
 //! inspect   MODEL -> units, tensors, ties, problems
+//! convert   MODEL or GGUF file -> a Hugging Face folder in another dtype
 //! init      PRESET -> a random checkpoint
 //! ```
 
+mod convert;
 mod error;
 mod evaluate;
 mod generate;
@@ -21,6 +23,7 @@ mod sampling;
 mod settings;
 mod train_model;
 
+pub use convert::{ConvertOptions, Converted, ImportFault, Target, convert};
 pub use error::Error;
 pub use evaluate::{EvalReport, evaluate};
 pub use generate::{Finish, GenerateOptions, Generated, Prompt, generate};

@@ -1,5 +1,6 @@
 //! The commands, a file each.
 
+mod convert;
 mod eval;
 mod generate;
 mod init;
@@ -24,6 +25,8 @@ pub(crate) enum Command {
     Logits(logits::Logits),
     /// What is in a model: units, tensors, dtypes, bytes, ties, problems
     Inspect(inspect::Inspect),
+    /// Write a model again in another dtype, or a GGUF file as a Hugging Face folder
+    Convert(convert::Convert),
     /// Write a random checkpoint of a known shape
     Init(init::Init),
 }
@@ -37,6 +40,7 @@ impl Command {
             Self::Generate(generate) => generate.run(),
             Self::Logits(logits) => logits.run(),
             Self::Inspect(inspect) => inspect.run(),
+            Self::Convert(convert) => convert.run(),
             Self::Init(init) => init.run(),
         }
         .map(|()| ExitCode::SUCCESS)
