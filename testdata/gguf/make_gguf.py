@@ -10,6 +10,7 @@ blocks.gguf, blocks.f32   a tensor of every element type, of random blocks, and 
 tiny.gguf, tiny/          a Llama of 2 blocks with a byte-level tokenizer, and the folder that
                           scripts/smollm2_from_wheel.py makes of it
 tiny_ids.json             texts with their ids, by the tokenizers package over tiny/tokenizer.json
+families_ids.json         the same by the parts that transformers 5.24.0 gives the tokenizers of other families
 pieces.gguf               as tiny.gguf, with a SentencePiece vocabulary trained here
 pieces_ids.json           texts with their ids, by the sentencepiece package
 """
@@ -106,8 +107,12 @@ def tiny(name, vocab):
     return writer
 
 
+WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+FAMILIES = [("gpt-2", False, None, False), ("llama-bpe", False, WORDS % "{1,3}", True), ("qwen2", True, WORDS % "", False)]
+
+
 def byte_level():
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -131,6 +136,20 @@ def byte_level():
     subprocess.run([sys.executable, script, "--gguf", HERE / "tiny.gguf", "--out", HERE / "tiny"], check=True)
     tokenizer = Tokenizer.from_file(str(HERE / "tiny" / "tokenizer.json"))
     write_ids("tiny_ids.json", lambda text: tokenizer.encode(text).ids)
+    lines = []
+    for name, normalizer, pattern, ignores_merges in FAMILIES:
+        model = json.loads(tokenizer.to_str())
+        model["model"]["ignore_merges"] = ignores_merges
+        family = Tokenizer.from_str(json.dumps(model))
+        if normalizer:
+            family.normalizer = normalizers.NFC()
+        if pattern:
+            family.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated", invert=False),
+                                                            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        else:
+            family.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        lines += [json.dumps({"pre": name, "text": text, "ids": family.encode(text).ids}) for text in TEXTS]
+    (HERE / "families_ids.json").write_text("[\n" + ",\n".join(lines) + "\n]\n")
 
 
 def pieces():

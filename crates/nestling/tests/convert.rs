@@ -1,5 +1,6 @@
 //! Conversions give what was there: GGUF files against golden folders, folders
 //! against themselves.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -112,6 +113,55 @@ fn ids_are_those_of_the_reference() {
         for (text, expected) in expected_ids(ids) {
             let ids = tokenizer.encode(&text, false).unwrap();
             assert_eq!(ids, expected, "{file}: {text:?}");
+        }
+    }
+}
+
+/// The tiny file with another pre-tokenizer; its name gives or takes the bytes.
+fn with_pre_tokenizer(pre: &str) -> Vec<u8> {
+    let key = |key: &str, value: &str| {
+        let parts = [
+            key.as_bytes(),
+            &8_u32.to_le_bytes(),
+            &(value.len() as u64).to_le_bytes(),
+        ];
+        [&parts.concat(), value.as_bytes()].concat()
+    };
+    let mut bytes = fs::read(golden("tiny.gguf")).unwrap();
+    let name = "n".repeat("smollm".len() + "tiny".len() - pre.len());
+    for (known, from, to) in [
+        ("general.name", "tiny", name.as_str()),
+        ("tokenizer.ggml.pre", "smollm", pre),
+    ] {
+        let (from, to) = (key(known, from), key(known, to));
+        let at = bytes
+            .windows(from.len())
+            .position(|part| part == from)
+            .unwrap();
+        bytes.splice(at..at + from.len(), to);
+    }
+    bytes
+}
+
+#[test]
+fn every_family_cuts_words_as_the_reference_does() {
+    let lines = json(&golden("families_ids.json"));
+    for pre in ["gpt-2", "llama-bpe", "qwen2"] {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), with_pre_tokenizer(pre)).unwrap();
+        let out = converted(file.path(), Target::Source);
+        let tokenizer = Tokenizer::from_folder(out.path()).unwrap();
+        let lines = lines.as_array().unwrap().iter();
+        let lines: Vec<_> = lines.filter(|line| line["pre"] == pre).collect();
+        assert!(!lines.is_empty());
+        for line in lines {
+            let text = line["text"].as_str().unwrap();
+            let ids = tokenizer.encode(text, false).unwrap();
+            assert_eq!(
+                serde_json::to_value(ids).unwrap(),
+                line["ids"],
+                "{pre}: {text:?}"
+            );
         }
     }
 }
@@ -251,12 +301,12 @@ fn refuses(file: &str, from: &str, to: &str, words: &str) {
     fs::write(&path, bytes).unwrap();
     let out = folder.path().join("out");
     let error = try_convert(&path, &out, Target::Source).unwrap_err();
-    let mut message = String::new();
-    let mut next: Option<&dyn std::error::Error> = Some(&error);
-    while let Some(error) = next {
-        message.push_str(&format!("{error}: "));
-        next = error.source();
-    }
+    let first: &dyn std::error::Error = &error;
+    let chain = std::iter::successors(Some(first), |error| error.source());
+    let message = chain
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(": ");
     assert!(message.contains(words), "`{words}` is not in: {message}");
     assert!(message.contains("model.gguf"), "{message}");
     assert!(!out.exists());
