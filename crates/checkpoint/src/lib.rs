@@ -9,6 +9,7 @@
 //! Sources        config + folder   -> the tensor of every parameter
 //! Reader         any byte range of any tensor, one per rank
 //! ExportPlan     tensors + size limit -> files, offsets, headers     pure
+//! GgufFile       metadata, tensors and numbers of a GGUF file   import only
 //! Staging        OUT/.saving, written by all ranks, renamed into OUT at once
 //! ```
 
@@ -18,6 +19,7 @@ mod error;
 mod export;
 mod files;
 mod folder;
+pub mod gguf;
 mod header;
 mod index;
 pub mod init;

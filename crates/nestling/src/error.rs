@@ -31,6 +31,39 @@ pub enum Error {
         /// The line that needs one.
         source: data::DataError,
     },
+    /// A GGUF file that cannot become a Hugging Face folder.
+    #[error("cannot convert `{}`", path.display())]
+    Import {
+        /// The file.
+        path: PathBuf,
+        /// What is in the way.
+        source: Box<crate::ImportFault>,
+    },
+    /// Weights asked for in a dtype that none are written in.
+    #[error("weights cannot be written as {found}, supported: F32, BF16, F16")]
+    TargetDtype {
+        /// The dtype asked for.
+        found: tensor::Dtype,
+    },
+    /// A tensor whose numbers another dtype cannot be made of one by one.
+    #[error("tensor `{tensor}` is {found}, which cannot be cast")]
+    CannotCast {
+        /// The tensor.
+        tensor: String,
+        /// Its dtype.
+        found: tensor::Dtype,
+    },
+    /// A finite number that would become an infinity.
+    #[error("tensor `{tensor}` has numbers that are too large for {dtype}")]
+    Overflow {
+        /// The tensor.
+        tensor: String,
+        /// The dtype asked for.
+        dtype: tensor::Dtype,
+    },
+    /// More memory than was planned.
+    #[error(transparent)]
+    OverBudget(#[from] tensor::OverBudget),
     /// The run failed.
     #[error(transparent)]
     Train(train::TrainError),

@@ -8,9 +8,11 @@
 //! inspect   MODEL -> units, tensors, ties, problems
 //! load      MODEL as any rank of any world -> what it takes
 //! verify    MODEL, or two -> are these the weights that they should be
+//! convert   MODEL or GGUF file -> a Hugging Face folder in another dtype
 //! init      PRESET -> a random checkpoint
 //! ```
 
+mod convert;
 mod error;
 mod evaluate;
 mod generate;
@@ -28,6 +30,7 @@ mod train_model;
 mod verify;
 
 pub use checkpoint::{CachePolicy, FollowLinks, ReadRules, Strictness};
+pub use convert::{ConvertOptions, Converted, ImportFault, Target, convert};
 pub use error::Error;
 pub use evaluate::{EvalReport, evaluate};
 pub use generate::{Finish, GenerateOptions, Generated, Prompt, generate};

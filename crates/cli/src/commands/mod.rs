@@ -1,5 +1,6 @@
 //! The commands, a file each.
 
+mod convert;
 mod eval;
 mod generate;
 mod init;
@@ -28,6 +29,8 @@ pub(crate) enum Command {
     Inspect(inspect::Inspect),
     /// Are these the weights that they should be
     Verify(verify::Verify),
+    /// Write a model again in another dtype, or a GGUF file as a Hugging Face folder
+    Convert(convert::Convert),
     /// Write a random checkpoint of a known shape
     Init(init::Init),
 }
@@ -46,6 +49,7 @@ impl Command {
             Self::Generate(generate) => generate.run(),
             Self::Logits(logits) => logits.run(),
             Self::Inspect(inspect) => inspect.run(),
+            Self::Convert(convert) => convert.run(),
             Self::Init(init) => init.run(),
         }
         .map(|()| ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! `init` and `inspect`.
+//! `init`, `inspect` and `convert`.
 
 use std::fs;
 
@@ -109,4 +109,33 @@ fn inspect_gives_everything_as_json() {
         json["warnings"],
         serde_json::json!(["not read: extra.safetensors"])
     );
+}
+
+#[test]
+fn convert_says_what_it_wrote() {
+    let place = Place::with_tiny();
+    let text = place.run("convert model --out wide --to f32").text();
+    assert_eq!(
+        text,
+        "29 tensors, 180,672 elements, 705.8 KiB in wide; beside them config.json\n"
+    );
+    let json = place.run("convert wide --out back --to bf16 --json").json();
+    assert_eq!(json["path"], "back");
+    assert_eq!(json["num_bytes"], 2 * 180_672);
+    let weights = |folder: &str| place.bytes(&format!("{folder}/model.safetensors"));
+    assert!(weights("back") == weights("model"));
+}
+
+#[test]
+fn convert_refuses_what_it_cannot_read_and_leaves_nothing() {
+    let place = Place::with_tiny();
+    place.write("model.gguf", "GGUF");
+    let error = place.run("convert model.gguf --out new").error();
+    assert_eq!(
+        error,
+        "`model.gguf` cannot be read as GGUF: file ends at byte 4, where 4 more are needed"
+    );
+    place.has_no_model("new");
+    let error = place.run("convert model --out model").error();
+    assert!(error.contains("is not empty"), "{error}");
 }
