@@ -3,15 +3,41 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::digest::Digest;
 use spec::SpecError;
 use tensor::{Dtype, Shape, ShapeError};
 
 use crate::header::HeaderFault;
+use crate::pickle::PickleFault;
 
 /// A checkpoint that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
+    /// A `digests.json` that cannot be used.
+    #[error("{file} cannot be used: {reason}; without the file nothing is compared")]
+    BadManifest {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A tensor that changed since its digest was written.
+    #[error(
+        "tensor `{tensor}` in {file} is not what it was when {manifest} was written: expected digest {expected}, found {found}"
+    )]
+    WrongDigest {
+        /// The tensor.
+        tensor: String,
+        /// The file that holds it.
+        file: PathBuf,
+        /// The file of digests.
+        manifest: PathBuf,
+        /// The digest that was written.
+        expected: Digest,
+        /// The digest of the bytes.
+        found: Digest,
+    },
     /// Nothing stands at a path.
     #[error("`{}` does not exist", path.display())]
     NotFound {
@@ -41,13 +67,13 @@ pub enum CheckpointError {
         folder: PathBuf,
     },
     /// A folder without weights.
-    #[error("no weights in `{}`: expected model.safetensors or model.safetensors.index.json", folder.display())]
+    #[error("no weights in `{}`: expected model.safetensors, model.safetensors.index.json or pytorch_model.bin", folder.display())]
     NoWeights {
         /// The folder.
         folder: PathBuf,
     },
     /// A folder whose weights are all in a format that is not read.
-    #[error("the weights in `{}` are in `{found}`, only safetensors is supported (model.safetensors or model.safetensors.index.json)", folder.display())]
+    #[error("the weights in `{}` are in `{found}`, supported: safetensors (model.safetensors or model.safetensors.index.json) and pytorch_model.bin", folder.display())]
     OtherFormat {
         /// The folder.
         folder: PathBuf,
@@ -55,10 +81,12 @@ pub enum CheckpointError {
         found: String,
     },
     /// Numbered files of a split checkpoint without the index that names them.
-    #[error("`{}` holds `{found}` but no model.safetensors.index.json to say which files belong together", folder.display())]
+    #[error("`{}` holds `{found}` but no {index} to say which files belong together", folder.display())]
     NoIndex {
         /// The folder.
         folder: PathBuf,
+        /// The name of the index that is not there.
+        index: &'static str,
         /// One of the files.
         found: String,
     },
@@ -114,6 +142,25 @@ pub enum CheckpointError {
         #[source]
         source: HeaderFault,
     },
+    /// A `PyTorch` checkpoint that is broken, or that only running it could read.
+    #[error("`{}` cannot be read as a PyTorch checkpoint without running code; convert it to safetensors", file.display())]
+    Pickle {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: PickleFault,
+    },
+    /// A link in a model folder that the rules do not follow.
+    #[error("`{}` is a link to `{}`, {reason} (following `any` link reads it)", link.display(), target.display())]
+    LinkNotFollowed {
+        /// The link.
+        link: PathBuf,
+        /// Where it leads.
+        target: PathBuf,
+        /// Why it is not followed.
+        reason: &'static str,
+    },
     /// More tensors than the limit.
     #[error("`{}` brings the tensors to more than {limit}", file.display())]
     TooManyTensors {
@@ -160,7 +207,7 @@ pub enum CheckpointError {
         hint: &'static str,
     },
     /// Tensors that the config does not call for.
-    #[error("tensor `{first}`{} in `{}` does not belong to the model of its config", and_more(*num_unexpected), folder.display())]
+    #[error("tensor `{first}`{} in `{}` does not belong to the model of its config (lax reading leaves it out)", and_more(*num_unexpected), folder.display())]
     UnexpectedTensors {
         /// The folder.
         folder: PathBuf,
@@ -177,12 +224,12 @@ pub enum CheckpointError {
         /// Its file.
         file: PathBuf,
         /// The shape that the config calls for.
-        expected: Shape,
+        expected: Box<Shape>,
         /// The shape in the file.
-        found: Shape,
+        found: Box<Shape>,
     },
     /// A tensor whose dtype cannot be trained.
-    #[error("tensor `{tensor}` in `{}` is {found}, supported: F32, BF16, F16", file.display())]
+    #[error("tensor `{tensor}` in `{}` is {found}, supported: F32, BF16, F16, F64", file.display())]
     WrongDtype {
         /// The tensor.
         tensor: String,
@@ -291,6 +338,18 @@ pub enum IndexFault {
     Duplicate {
         /// The tensor.
         tensor: String,
+    },
+    /// A field that stands in the index twice.
+    #[error("`{field}` stands in it twice")]
+    DuplicateField {
+        /// The field.
+        field: String,
+    },
+    /// More tensors than the limit.
+    #[error("it has more than {limit} tensors")]
+    TooManyTensors {
+        /// The limit.
+        limit: usize,
     },
     /// A file name that leaves the folder or is none.
     #[error("file name `{name}` is not a plain path inside the folder")]

@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 use tensor::TensorMeta;
 
 use crate::error::{CheckpointError, Result};
-use crate::folder::Located;
 use crate::header::MAX_HEADER_BYTES;
 use crate::index::INDEX_NAME;
+use crate::weights::Located;
 
 /// The files of an export, to the byte, before any of them exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl ExportPlan {
             tensor.begin = begin;
             let TensorMeta { name, dtype, shape } = &tensor.meta;
             let entry =
-                json!({"dtype": dtype.name(), "shape": shape.0, "data_offsets": [begin, end]});
+                json!({"dtype": dtype.name(), "shape": shape.dims(), "data_offsets": [begin, end]});
             entries.insert(name.clone(), entry);
         }
         let header = header_bytes(&name, entries)?;

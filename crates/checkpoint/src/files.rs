@@ -1,11 +1,11 @@
 //! Opening files: only regular ones, with a check that a second opening meets
 //! the file of the first, and with few kept open at a time.
 
-use std::cell::RefCell;
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::OFlags;
 
@@ -37,7 +37,15 @@ impl FileEntry {
 
     /// Opens the file again; one that was replaced or cut meanwhile is an error.
     pub(crate) fn reopen(&self) -> Result<File> {
-        let (file, metadata) = open_regular(&self.path)?;
+        self.same(open_regular(&self.path)?)
+    }
+
+    /// As [`FileEntry::reopen`], for reads past the page cache.
+    pub(crate) fn reopen_direct(&self) -> Result<File> {
+        self.same(open_with(&self.path, OFlags::DIRECT)?)
+    }
+
+    fn same(&self, (file, metadata): (File, Metadata)) -> Result<File> {
         let found = (metadata.dev(), metadata.ino(), metadata.len());
         if found != (self.device, self.inode, self.num_bytes) {
             return Err(CheckpointError::Changed {
@@ -53,22 +61,22 @@ impl FileEntry {
 /// Opens a regular file for reading, following links: the folders of a Hugging
 /// Face cache are made of them.
 pub(crate) fn open_regular(path: &Path) -> Result<(File, Metadata)> {
+    open_with(path, OFlags::empty())
+}
+
+fn open_with(path: &Path, flags: OFlags) -> Result<(File, Metadata)> {
     // Asked before the file is opened, as opening a device can have effects, and
     // again on the open file, which nobody can replace.
     refuse_special(path, &fs::metadata(path).map_err(io_error("open", path))?)?;
     let file = OpenOptions::new()
         .read(true)
         // A pipe put there in between must not make us wait.
-        .custom_flags(nonblocking())
+        .custom_flags((OFlags::NONBLOCK | flags).bits().cast_signed())
         .open(path)
         .map_err(io_error("open", path))?;
     let metadata = file.metadata().map_err(io_error("inspect", path))?;
     refuse_special(path, &metadata)?;
     Ok((file, metadata))
-}
-
-fn nonblocking() -> i32 {
-    OFlags::NONBLOCK.bits().cast_signed()
 }
 
 fn refuse_special(path: &Path, metadata: &Metadata) -> Result<()> {
@@ -126,35 +134,28 @@ pub(crate) fn read_text(path: &Path, limit_bytes: u64) -> Result<String> {
 #[derive(Debug, Default)]
 pub(crate) struct FewOpen {
     /// File number and handle, the latest used last.
-    open: RefCell<Vec<(usize, File)>>,
+    open: Mutex<Vec<(usize, Arc<File>)>>,
 }
 
 impl FewOpen {
     const MOST: usize = 8;
 
-    /// Acts on file `number`, which `open` opens if it is not at hand.
-    pub(crate) fn with<T>(
+    /// File `number`, which `open` opens if it is not at hand.
+    pub(crate) fn get(
         &self,
         number: usize,
         open: impl FnOnce() -> Result<File>,
-        act: impl FnOnce(&File) -> Result<T>,
-    ) -> Result<T> {
-        let file = match self.take(number) {
-            Some(file) => file,
-            None => open()?,
+    ) -> Result<Arc<File>> {
+        let mut kept = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = kept.iter().position(|(kept, _)| *kept == number);
+        let file = match at {
+            Some(at) => kept.remove(at).1,
+            None => Arc::new(open()?),
         };
-        let outcome = act(&file);
-        let mut kept = self.open.borrow_mut();
         if kept.len() == Self::MOST {
             kept.remove(0);
         }
-        kept.push((number, file));
-        outcome
-    }
-
-    fn take(&self, number: usize) -> Option<File> {
-        let mut kept = self.open.borrow_mut();
-        let at = kept.iter().position(|(kept, _)| *kept == number)?;
-        Some(kept.remove(at).1)
+        kept.push((number, Arc::clone(&file)));
+        Ok(file)
     }
 }

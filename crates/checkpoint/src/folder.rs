@@ -2,177 +2,35 @@
 //! every tensor lies.
 //!
 //! The index is the truth: files beside those that it names are not read
-//! (folders of the first Llama and Mistral hold every weight twice). Links are
-//! followed, since a Hugging Face cache consists of them.
+//! (folders of the first Llama and Mistral hold every weight twice). Safetensors
+//! come before the older pickles where a folder has both.
 
 use std::fs;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use spec::ModelSpec;
-use tensor::TensorMeta;
 
+use crate::cache::CachePolicy;
 use crate::error::{CheckpointError, Result, io_error};
 use crate::files::{FileEntry, kind, read_text};
-use crate::header::{Header, MAX_HEADER_BYTES, MAX_TENSORS, header_len, parse_header};
-use crate::index::{INDEX_NAME, Index};
+use crate::header::MAX_HEADER_BYTES;
+use crate::index::Index;
+use crate::layout::{LAYOUTS, Layout};
+use crate::manifest::{MANIFEST_NAME, Manifest};
 use crate::read::Reader;
+use crate::rules::{Bounds, ReadRules, Strictness};
 use crate::sources::Sources;
+use crate::weights::{Located, Weights};
 
 const CONFIG_NAME: &str = "config.json";
-const SINGLE_NAME: &str = "model.safetensors";
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
-
-/// A tensor, and where its bytes lie.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Located {
-    /// Name, dtype and shape.
-    pub meta: TensorMeta,
-    /// The number of its file.
-    pub file: usize,
-    /// Where its bytes begin, counted from the start of the file.
-    pub begin: u64,
-}
-
-impl Located {
-    /// Its bytes in the file.
-    ///
-    /// # Panics
-    ///
-    /// If it was made by hand with a size that no file can have.
-    pub fn num_bytes(&self) -> u64 {
-        self.meta
-            .num_bytes()
-            .expect("a located tensor's size was checked when it was located")
-    }
-}
-
-/// The weights of one or more files: every tensor, by place and by name.
-#[derive(Debug, Clone)]
-pub struct Weights {
-    files: Arc<[FileEntry]>,
-    /// In the order of files, and in a file in the order of bytes.
-    tensors: Vec<Located>,
-    /// Numbers of tensors, in the order of their names.
-    by_name: Vec<u32>,
-}
-
-impl Weights {
-    /// Reads the headers of files and nothing else of them.
-    fn open(paths: &[PathBuf]) -> Result<Self> {
-        let mut files = Vec::new();
-        let mut tensors = Vec::new();
-        for path in paths {
-            let (entry, header, data_begin) = read_header(path)?;
-            if tensors.len() + header.entries.len() > MAX_TENSORS {
-                return Err(CheckpointError::TooManyTensors {
-                    file: path.clone(),
-                    limit: MAX_TENSORS,
-                });
-            }
-            tensors.reserve_exact(header.entries.len());
-            tensors.extend(header.entries.into_iter().map(|tensor| Located {
-                meta: tensor.meta,
-                file: files.len(),
-                begin: data_begin + tensor.begin,
-            }));
-            files.push(entry);
-        }
-        let weights = Self {
-            files: files.into(),
-            by_name: sorted_by_name(&tensors),
-            tensors,
-        };
-        weights.refuse_twins()?;
-        Ok(weights)
-    }
-
-    fn refuse_twins(&self) -> Result<()> {
-        let tensor = |number: u32| &self.tensors[number as usize];
-        let twins = self
-            .by_name
-            .windows(2)
-            .map(|pair| (tensor(pair[0]), tensor(pair[1])))
-            .find(|(a, b)| a.meta.name == b.meta.name);
-        match twins {
-            None => Ok(()),
-            Some((a, b)) => Err(CheckpointError::InTwoFiles {
-                tensor: a.meta.name.clone(),
-                first: self.files[a.file].path.clone(),
-                second: self.files[b.file].path.clone(),
-            }),
-        }
-    }
-
-    /// The files.
-    pub fn files(&self) -> &[FileEntry] {
-        &self.files
-    }
-
-    /// All tensors in the order of files, and in a file in the order of bytes.
-    pub fn tensors(&self) -> &[Located] {
-        &self.tensors
-    }
-
-    /// The number of the tensor of this name.
-    pub fn position(&self, name: &str) -> Option<usize> {
-        self.by_name
-            .binary_search_by(|&number| self.tensors[number as usize].meta.name.as_str().cmp(name))
-            .ok()
-            .map(|at| self.by_name[at] as usize)
-    }
-
-    /// The tensor of this name.
-    pub fn find(&self, name: &str) -> Option<&Located> {
-        self.position(name).map(|number| &self.tensors[number])
-    }
-
-    /// Opens the files once more, for one rank.
-    pub fn open_files(&self) -> Result<Reader> {
-        Reader::new(Arc::clone(&self.files))
-    }
-}
-
-fn sorted_by_name(tensors: &[Located]) -> Vec<u32> {
-    let mut by_name: Vec<u32> = (0..).take(tensors.len()).collect();
-    by_name.sort_unstable_by_key(|&number| tensors[number as usize].meta.name.as_str());
-    by_name
-}
-
-/// A file's entry, its header and where its data begin.
-fn read_header(path: &Path) -> Result<(FileEntry, Header, u64)> {
-    let (mut file, entry) = FileEntry::open(path)?;
-    let refuse = |source| CheckpointError::Header {
-        file: path.to_owned(),
-        source,
-    };
-    let mut prefix = [0; 8];
-    if entry.num_bytes < 8 {
-        return Err(refuse(crate::HeaderFault::Truncated {
-            file_bytes: entry.num_bytes,
-            needed_bytes: 8,
-        }));
-    }
-    file.read_exact(&mut prefix)
-        .map_err(io_error("read", path))?;
-    let len = header_len(prefix, entry.num_bytes).map_err(refuse)?;
-    let mut json = vec![0; usize::try_from(len).expect("a header is at most 100 MB")];
-    file.read_exact(&mut json).map_err(io_error("read", path))?;
-    let data_begin = 8 + len;
-    let header = parse_header(&json, entry.num_bytes - data_begin).map_err(refuse)?;
-    Ok((entry, header, data_begin))
-}
-
-/// Reads the header of a single safetensors file.
-pub fn inspect_file(path: &Path) -> Result<Weights> {
-    Weights::open(&[path.to_owned()])
-}
 
 /// A model folder.
 #[derive(Debug, Clone)]
 pub struct Folder {
     path: PathBuf,
+    bounds: Bounds,
+    strictness: Strictness,
     weights: Weights,
     warnings: Vec<String>,
 }
@@ -180,6 +38,11 @@ pub struct Folder {
 impl Folder {
     /// Reads a folder's index and the headers of its weight files.
     pub fn open(path: &Path) -> Result<Self> {
+        Self::open_with(path, ReadRules::default())
+    }
+
+    /// As [`Folder::open`], by other rules than the strict ones.
+    pub fn open_with(path: &Path, rules: ReadRules) -> Result<Self> {
         let metadata = fs::metadata(path).map_err(io_error("open", path))?;
         if !metadata.is_dir() {
             return Err(CheckpointError::NotAFolder {
@@ -188,25 +51,46 @@ impl Folder {
             });
         }
         let names = names_in(path)?;
-        let has = |name: &str| names.iter().any(|known| known == name);
         let mut folder = Self {
             path: path.to_owned(),
-            weights: Weights::open(&[])?,
+            bounds: Bounds::new(path, rules.links)?,
+            strictness: rules.strictness,
+            weights: Weights::none(),
             warnings: Vec::new(),
         };
-        if has(INDEX_NAME) {
-            folder.open_indexed(&names)?;
-        } else if has(SINGLE_NAME) {
-            folder.weights = inspect_file(&path.join(SINGLE_NAME))?;
-            folder.warn_of_unread(&names, &[SINGLE_NAME.to_owned()]);
-        } else {
-            return Err(without_weights(path, &names));
+        let has = |name: &str| names.iter().any(|known| known == name);
+        for layout in &LAYOUTS {
+            if has(layout.index) {
+                folder.open_indexed(layout, &names)?;
+                return Ok(folder);
+            }
+            if has(layout.single) {
+                let single = [layout.single.to_owned()];
+                folder.open_files_named(layout, &single)?;
+                folder.warn_of_unread(&names, &single);
+                return Ok(folder);
+            }
+            if let Some(found) = names.iter().find(|name| layout.count_in(name).is_some()) {
+                return Err(CheckpointError::NoIndex {
+                    folder: folder.path,
+                    index: layout.index,
+                    found: found.clone(),
+                });
+            }
         }
-        Ok(folder)
+        Err(without_weights(path, &names))
     }
 
-    fn open_indexed(&mut self, names: &[String]) -> Result<()> {
-        let index_path = self.path.join(INDEX_NAME);
+    /// Reads what weight files of the folder say of their tensors.
+    fn open_files_named(&mut self, layout: &Layout, names: &[String]) -> Result<()> {
+        let paths = names.iter().map(|name| self.bounds.path(name));
+        let paths = paths.collect::<Result<Vec<_>>>()?;
+        self.weights = Weights::open(&paths, layout.format, self.strictness)?;
+        Ok(())
+    }
+
+    fn open_indexed(&mut self, layout: &Layout, names: &[String]) -> Result<()> {
+        let index_path = self.bounds.path(layout.index)?;
         let index = Index::parse(&read_text(&index_path, MAX_HEADER_BYTES)?).map_err(|source| {
             CheckpointError::BadIndex {
                 file: index_path.clone(),
@@ -214,13 +98,8 @@ impl Folder {
             }
         })?;
         self.refuse_absent(&index, &index_path)?;
-        refuse_unnamed(&index, &index_path, names)?;
-        let paths: Vec<_> = index
-            .files
-            .iter()
-            .map(|name| self.path.join(name))
-            .collect();
-        self.weights = Weights::open(&paths)?;
+        layout.refuse_unnamed(&index, &index_path, names)?;
+        self.open_files_named(layout, &index.files)?;
         self.check_places(&index)?;
         self.warn_of_unlisted(&index);
         self.warn_of_total_size(&index);
@@ -318,6 +197,17 @@ impl Folder {
         self.weights.find(name)
     }
 
+    /// Whether what does not belong is an error.
+    pub(crate) fn strictness(&self) -> Strictness {
+        self.strictness
+    }
+
+    /// Of each file with fields that the format does not have, the first in words;
+    /// only lax reading leaves them out.
+    pub fn unknown_fields(&self) -> &[String] {
+        self.weights.unknown_fields()
+    }
+
     /// What is odd about the folder but does no harm.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
@@ -325,7 +215,7 @@ impl Folder {
 
     /// The text of `config.json`.
     pub fn config_text(&self) -> Result<String> {
-        let path = self.path.join(CONFIG_NAME);
+        let path = self.bounds.path(CONFIG_NAME)?;
         read_text(&path, MAX_CONFIG_BYTES).map_err(|error| match error {
             CheckpointError::NotFound { .. } => CheckpointError::NoConfig {
                 folder: self.path.clone(),
@@ -349,17 +239,28 @@ impl Folder {
 
     /// Opens the files once more, for one rank.
     pub fn open_files(&self) -> Result<Reader> {
-        self.weights.open_files()
+        self.open_files_with(CachePolicy::Auto)
+    }
+
+    /// As [`Folder::open_files`], with a say in what becomes of the page cache.
+    pub fn open_files_with(&self, cache: CachePolicy) -> Result<Reader> {
+        self.weights.open_files(cache)
+    }
+
+    /// The digests of the tensors, if the folder has them.
+    pub fn digests(&self) -> Result<Option<Manifest>> {
+        Manifest::read(&self.path)
     }
 
     /// The files that an export copies: all at the top of the folder that hold
-    /// no weights and are not hidden.
+    /// no weights, say nothing of their bytes and are not hidden.
     pub fn other_files(&self) -> Result<Vec<PathBuf>> {
         let mut paths = Vec::new();
         for name in names_in(&self.path)? {
-            let path = self.path.join(&name);
-            if !name.starts_with('.') && !holds_weights(&name) && path.is_file() {
-                paths.push(path);
+            let is_about_weights = holds_weights(&name) || name == MANIFEST_NAME;
+            let is_file = || self.path.join(&name).is_file();
+            if !name.starts_with('.') && !is_about_weights && is_file() {
+                paths.push(self.bounds.path(&name)?);
             }
         }
         Ok(paths)
@@ -392,41 +293,9 @@ fn names_in(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Refuses a numbered file that belongs to the index's set by its count but is
-/// not named: a part of the model that would be left out in silence.
-fn refuse_unnamed(index: &Index, index_path: &Path, names: &[String]) -> Result<()> {
-    let counts: Vec<_> = index
-        .files
-        .iter()
-        .filter_map(|name| count_in(name))
-        .collect();
-    let unnamed = names.iter().find(|name| {
-        count_in(name).is_some_and(|count| counts.contains(&count)) && !index.files.contains(name)
-    });
-    match unnamed {
-        None => Ok(()),
-        Some(found) => Err(CheckpointError::UnnamedFile {
-            index: index_path.to_owned(),
-            found: found.clone(),
-        }),
-    }
-}
-
-/// The `n` of `model-0000i-of-0000n.safetensors`.
-fn count_in(name: &str) -> Option<u64> {
-    let middle = name.strip_prefix("model-")?.strip_suffix(".safetensors")?;
-    let (number, count) = middle.split_once("-of-")?;
-    number.parse::<u64>().ok()?;
-    count.parse().ok()
-}
-
 /// The error of a folder that has neither an index nor a single file.
 fn without_weights(path: &Path, names: &[String]) -> CheckpointError {
     let folder = path.to_owned();
-    if let Some(found) = names.iter().find(|name| count_in(name).is_some()) {
-        let found = found.clone();
-        return CheckpointError::NoIndex { folder, found };
-    }
     let is_other = |name: &&String| holds_weights(name) && !name.ends_with(".safetensors");
     match names.iter().find(is_other) {
         Some(found) => CheckpointError::OtherFormat {

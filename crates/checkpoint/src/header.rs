@@ -15,16 +15,21 @@
 
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use tensor::{Dtype, Shape, TensorMeta};
 
 use crate::index::PairsSeed;
+use crate::rules::Strictness;
 
 /// The largest header that the format allows.
 pub const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// The most tensors a header may have.
 pub(crate) const MAX_TENSORS: usize = 4_000_000;
+
+/// The most pairs that `__metadata__` may have: a header of 100 MB could hold ten
+/// million, at ten times its size in memory. Writers put a handful there.
+const MAX_METADATA: usize = 100_000;
 
 /// The most dimensions a tensor may have.
 const MAX_RANK: usize = 64;
@@ -67,6 +72,9 @@ pub enum HeaderFault {
     /// More tensors than the limit.
     #[error("header has more than {MAX_TENSORS} tensors")]
     TooManyTensors,
+    /// More metadata than the limit.
+    #[error("header has more than {MAX_METADATA} pairs of metadata")]
+    TooMuchMetadata,
     /// A name twice.
     #[error("tensor `{tensor}` appears twice")]
     DuplicateTensor {
@@ -187,6 +195,30 @@ pub struct Header {
     pub entries: Vec<Entry>,
     /// The pairs of `__metadata__`, by key.
     pub metadata: Vec<(String, String)>,
+    /// Fields of tensors that the format does not have; none where they are errors.
+    pub unknown_fields: Option<UnknownFields>,
+}
+
+/// Fields of tensors that the format does not have: the first, and how many.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownFields {
+    /// The first one's tensor.
+    pub tensor: String,
+    /// Its name.
+    pub field: String,
+    /// How many there are in all.
+    pub count: u64,
+}
+
+impl fmt::Display for UnknownFields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (tensor, field) = (&self.tensor, &self.field);
+        write!(f, "tensor `{tensor}` has an unknown field `{field}`")?;
+        match self.count - 1 {
+            0 => Ok(()),
+            more => write!(f, " (and {more} more)"),
+        }
+    }
 }
 
 /// The header's length from a file's first 8 bytes, checked against the file's.
@@ -207,6 +239,15 @@ pub fn header_len(prefix: [u8; 8], file_bytes: u64) -> Result<u64, HeaderFault> 
 
 /// Reads the JSON of a header that is followed by `data_bytes` of data.
 pub fn parse_header(json: &[u8], data_bytes: u64) -> Result<Header, HeaderFault> {
+    parse_header_with(json, data_bytes, Strictness::Strict)
+}
+
+/// As [`parse_header`], strictly or not.
+pub fn parse_header_with(
+    json: &[u8],
+    data_bytes: u64,
+    strictness: Strictness,
+) -> Result<Header, HeaderFault> {
     let text = std::str::from_utf8(json).map_err(|error| HeaderFault::NotUtf8 {
         at: error.valid_up_to(),
     })?;
@@ -214,17 +255,21 @@ pub fn parse_header(json: &[u8], data_bytes: u64) -> Result<Header, HeaderFault>
     if !text.starts_with('{') || !text.ends_with('}') {
         return Err(HeaderFault::NotAnObject);
     }
-    let mut header = parse_json(text)?;
+    let mut header = parse_json(text, strictness)?;
     header.check_names()?;
     header.entries.iter().try_for_each(check_length)?;
     header.check_tiling(8 + json.len() as u64, data_bytes)?;
     Ok(header)
 }
 
-fn parse_json(text: &str) -> Result<Header, HeaderFault> {
+fn parse_json(text: &str, strictness: Strictness) -> Result<Header, HeaderFault> {
     let mut fault = None;
     let mut json = serde_json::Deserializer::from_str(text);
-    let parsed = HeaderSeed { fault: &mut fault }
+    let seed = HeaderSeed {
+        fault: &mut fault,
+        strictness,
+    };
+    let parsed = seed
         .deserialize(&mut json)
         .and_then(|header| json.end().map(|()| header));
     parsed.map_err(|error| {
@@ -313,10 +358,10 @@ fn check_length(entry: &Entry) -> Result<(), HeaderFault> {
 /// them is 0: whether that is an error must not depend on their order.
 fn strict_bytes(dtype: Dtype, shape: &Shape) -> Option<u64> {
     let bits = shape
-        .0
+        .dims()
         .iter()
         .try_fold(dtype.bits(), |bits, &dim| bits.checked_mul(dim.max(1)))?;
-    if shape.0.contains(&0) {
+    if shape.dims().contains(&0) {
         return Some(0);
     }
     bits.is_multiple_of(8).then_some(bits / 8)
@@ -338,6 +383,26 @@ fn stop<E: serde::de::Error>(slot: &mut Option<HeaderFault>, fault: HeaderFault)
 
 struct HeaderSeed<'a> {
     fault: &'a mut Option<HeaderFault>,
+    strictness: Strictness,
+}
+
+impl HeaderSeed<'_> {
+    fn metadata<'de, A: MapAccess<'de>>(
+        &mut self,
+        map: &mut A,
+        pairs: &mut Vec<(String, String)>,
+    ) -> Result<(), A::Error> {
+        let mut is_over = false;
+        let outcome = map.next_value_seed(PairsSeed {
+            pairs,
+            most: MAX_METADATA,
+            is_over: &mut is_over,
+        });
+        match outcome {
+            Err(_) if is_over => Err(stop(self.fault, HeaderFault::TooMuchMetadata)),
+            outcome => outcome,
+        }
+    }
 }
 
 impl<'de> DeserializeSeed<'de> for HeaderSeed<'_> {
@@ -355,7 +420,7 @@ impl<'de> Visitor<'de> for HeaderSeed<'_> {
         f.write_str("a map of tensors")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Header, A::Error> {
         let mut header = Header::default();
         let mut has_metadata = false;
         while let Some(name) = map.next_key::<String>()? {
@@ -366,7 +431,7 @@ impl<'de> Visitor<'de> for HeaderSeed<'_> {
                         HeaderFault::DuplicateMetadata { key: name },
                     ));
                 }
-                map.next_value_seed(PairsSeed(&mut header.metadata))?;
+                self.metadata(&mut map, &mut header.metadata)?;
                 continue;
             }
             if header.entries.len() == MAX_TENSORS {
@@ -378,6 +443,8 @@ impl<'de> Visitor<'de> for HeaderSeed<'_> {
             let entry = map.next_value_seed(EntrySeed {
                 name,
                 fault: &mut *self.fault,
+                strictness: self.strictness,
+                unknown: &mut header.unknown_fields,
             })?;
             header.entries.push(entry);
         }
@@ -389,6 +456,8 @@ impl<'de> Visitor<'de> for HeaderSeed<'_> {
 struct EntrySeed<'a> {
     name: String,
     fault: &'a mut Option<HeaderFault>,
+    strictness: Strictness,
+    unknown: &'a mut Option<UnknownFields>,
 }
 
 impl<'de> DeserializeSeed<'de> for EntrySeed<'_> {
@@ -430,6 +499,10 @@ impl<'de> Visitor<'de> for EntrySeed<'_> {
                     self.once("data_offsets", fields.offsets.as_ref())?;
                     fields.offsets = Some(map.next_value()?);
                 }
+                _ if self.strictness == Strictness::Lax => {
+                    map.next_value::<IgnoredAny>()?;
+                    self.note(field);
+                }
                 _ => {
                     let tensor = self.name;
                     return Err(stop(
@@ -453,11 +526,21 @@ impl EntrySeed<'_> {
         })
     }
 
-    fn shape<E: serde::de::Error>(&mut self, dims: Option<Vec<u64>>) -> Result<Shape, E> {
-        dims.map(Shape).ok_or_else(|| {
+    fn shape<E: serde::de::Error>(&mut self, shape: Option<Shape>) -> Result<Shape, E> {
+        shape.ok_or_else(|| {
             let tensor = self.name.clone();
             stop(self.fault, HeaderFault::RankTooLarge { tensor })
         })
+    }
+
+    fn note(&mut self, field: String) {
+        let tensor = &self.name;
+        let unknown = self.unknown.get_or_insert_with(|| UnknownFields {
+            tensor: tensor.clone(),
+            field,
+            count: 0,
+        });
+        unknown.count += 1;
     }
 
     fn once<T, E: serde::de::Error>(
@@ -494,11 +577,11 @@ fn missing(tensor: String, field: &'static str) -> HeaderFault {
     HeaderFault::MissingField { tensor, field }
 }
 
-/// The dimensions of a shape, or `None` if there are more than the limit.
+/// A shape, or `None` if it has more dimensions than the limit.
 struct DimsSeed;
 
 impl<'de> DeserializeSeed<'de> for DimsSeed {
-    type Value = Option<Vec<u64>>;
+    type Value = Option<Shape>;
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
         json.deserialize_seq(self)
@@ -506,21 +589,22 @@ impl<'de> DeserializeSeed<'de> for DimsSeed {
 }
 
 impl<'de> Visitor<'de> for DimsSeed {
-    type Value = Option<Vec<u64>>;
+    type Value = Option<Shape>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list of dimensions")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let mut dims = Vec::new();
-        while let Some(dim) = list.next_element()? {
-            if dims.len() == MAX_RANK {
-                return Ok(None);
+        let mut dims = [0; MAX_RANK];
+        let mut rank = 0;
+        while let Some(next) = list.next_element()? {
+            match dims.get_mut(rank) {
+                Some(dim) => *dim = next,
+                None => return Ok(None),
             }
-            dims.push(dim);
+            rank += 1;
         }
-        dims.shrink_to_fit();
-        Ok(Some(dims))
+        Ok(Some(Shape::new(&dims[..rank])))
     }
 }

@@ -27,8 +27,8 @@ use tensor::{Dtype, TensorMeta, as_bytes};
 
 use crate::error::{CheckpointError, Result};
 use crate::export::ExportPlan;
-use crate::folder::Located;
 use crate::staging::{StagedFiles, Staging};
+use crate::weights::Located;
 
 /// Elements that a thread makes and writes at once: 4 MiB of f32.
 const PIECE_LEN: u64 = 1 << 20;

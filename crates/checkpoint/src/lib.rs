@@ -1,5 +1,5 @@
-//! Where the bytes of a model are: Hugging Face folders, safetensors headers and
-//! indexes; ranged reads, in-place writes and atomic commit.
+//! Where the bytes of a model are: Hugging Face folders, safetensors headers,
+//! indexes, and torch's pickles, which are read without being run; ranged reads, in-place writes and atomic commit.
 //!
 //! The only crate that opens model files. It reads with `pread` and never maps:
 //! a mapped file that is cut short kills the process, a read returns an error.
@@ -12,6 +12,8 @@
 //! Staging        OUT/.saving, written by all ranks, renamed into OUT at once
 //! ```
 
+mod cache;
+mod digest;
 mod error;
 mod export;
 mod files;
@@ -19,15 +21,31 @@ mod folder;
 mod header;
 mod index;
 pub mod init;
+mod layout;
+mod manifest;
+mod pickle;
 mod read;
+mod rules;
 mod sources;
 mod staging;
+mod weights;
 
+pub use cache::{CachePolicy, UnknownCachePolicy, resident_share};
+pub use digest::{Digest, NotADigest};
 pub use error::{CheckpointError, IndexFault, Result};
 pub use export::{ExportPlan, PlannedFile};
 pub use files::FileEntry;
-pub use folder::{Folder, Located, Weights, inspect_file};
-pub use header::{Entry, Header, HeaderFault, MAX_HEADER_BYTES, header_len, parse_header};
-pub use read::Reader;
+pub use folder::Folder;
+pub use header::{
+    Entry, Header, HeaderFault, MAX_HEADER_BYTES, UnknownFields, header_len, parse_header,
+    parse_header_with,
+};
+pub use manifest::{MANIFEST_NAME, Manifest};
+pub use pickle::PickleFault;
+pub use read::{DIRECT_BYTES, Reader};
+pub use rules::{FollowLinks, ReadRules, Strictness, UnknownFollowLinks};
 pub use sources::Sources;
-pub use staging::{StagedFiles, Staging, check_out_dir, discard_staged, write_atomically};
+pub use staging::{
+    StagedFiles, Staging, check_out_dir, check_out_dir_but, discard_staged, write_atomically,
+};
+pub use weights::{Located, Weights, inspect_file, inspect_file_with};

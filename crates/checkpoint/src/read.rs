@@ -1,34 +1,50 @@
-//! Reading byte ranges of tensors, by one rank, through its own file handles.
+//! Reading byte ranges of tensors, by the threads of one rank, through its own
+//! file handles.
 
 use std::fs::File;
 use std::io::ErrorKind;
-use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::Advice;
-
+use crate::cache::{CachePolicy, PAGE_BYTES, PAGE_LEN, drop_pages, resident_share};
 use crate::error::{CheckpointError, Result, io_error};
 use crate::files::{FewOpen, FileEntry};
-use crate::folder::Located;
+use crate::weights::Located;
+
+/// The most bytes that a direct read asks for at once, and what each thread that
+/// reads directly needs beside its destination.
+pub const DIRECT_BYTES: usize = 1 << 20;
 
 /// One rank's handles on a checkpoint's files.
 #[derive(Debug)]
 pub struct Reader {
     files: Arc<[FileEntry]>,
+    /// How each file is read; never [`CachePolicy::Auto`].
+    policies: Vec<CachePolicy>,
     open: FewOpen,
+    direct: DirectBuffers,
 }
 
 impl Reader {
     /// Finds every file as it was when its header was read.
-    pub(crate) fn new(files: Arc<[FileEntry]>) -> Result<Self> {
-        for file in files.iter() {
-            file.reopen()?;
-        }
+    pub(crate) fn new(files: Arc<[FileEntry]>, policy: CachePolicy) -> Result<Self> {
+        let decide = |entry: &FileEntry| {
+            let file = entry.reopen()?;
+            Ok(match policy {
+                CachePolicy::Auto if resident_share(&file, entry.num_bytes) > 0.5 => {
+                    CachePolicy::Keep
+                }
+                CachePolicy::Auto => CachePolicy::Drop,
+                CachePolicy::Direct if entry.reopen_direct().is_err() => CachePolicy::Drop,
+                chosen => chosen,
+            })
+        };
         Ok(Self {
+            policies: files.iter().map(decide).collect::<Result<_>>()?,
             files,
             open: FewOpen::default(),
+            direct: DirectBuffers::default(),
         })
     }
 
@@ -40,41 +56,29 @@ impl Reader {
     pub fn read_at(&self, tensor: &Located, range: Range<u64>, dst: &mut [u8]) -> Result<()> {
         check_range(tensor, &range);
         assert_eq!(range.end - range.start, dst.len() as u64, "length of dst");
-        self.with(tensor, |entry, file| {
-            fill(file, tensor.begin + range.start, dst).map_err(|stopped| match stopped {
-                Stopped::EndOfFile => truncated(entry, file, tensor),
-                Stopped::Failed(source) => io_error("read", &entry.path)(source),
-            })
-        })
-    }
-
-    /// Tells the system that bytes `range` of a tensor will not be read again, so
-    /// that the page cache can drop them.
-    ///
-    /// # Panics
-    ///
-    /// If the range passes the tensor's end.
-    pub fn forget(&self, tensor: &Located, range: Range<u64>) -> Result<()> {
-        check_range(tensor, &range);
-        // A length of 0 would mean the rest of the file.
-        let Some(len) = NonZeroU64::new(range.end - range.start) else {
+        if dst.is_empty() {
             return Ok(());
-        };
-        self.with(tensor, |entry, file| {
-            let offset = tensor.begin + range.start;
-            rustix::fs::fadvise(file, offset, Some(len), Advice::DontNeed)
-                .map_err(|errno| io_error("advise", &entry.path)(errno.into()))
-        })
-    }
-
-    fn with(
-        &self,
-        tensor: &Located,
-        act: impl FnOnce(&FileEntry, &File) -> Result<()>,
-    ) -> Result<()> {
+        }
         let entry = &self.files[tensor.file];
-        self.open
-            .with(tensor.file, || entry.reopen(), |file| act(entry, file))
+        let policy = self.policies[tensor.file];
+        let file = self.open.get(tensor.file, || match policy {
+            CachePolicy::Direct => entry.reopen_direct(),
+            _ => entry.reopen(),
+        })?;
+        let in_file = tensor.begin + range.start..tensor.begin + range.end;
+        let outcome = match policy {
+            CachePolicy::Direct => self.direct.fill(&file, in_file.start, dst),
+            _ => fill(&file, in_file.start, dst),
+        };
+        outcome.map_err(|stopped| match stopped {
+            Stopped::EndOfFile => truncated(entry, &file, tensor),
+            Stopped::Failed(source) => io_error("read", &entry.path)(source),
+        })?;
+        if policy == CachePolicy::Drop {
+            drop_pages(&file, &in_file, entry.num_bytes)
+                .map_err(|errno| io_error("advise", &entry.path)(errno.into()))?;
+        }
+        Ok(())
     }
 }
 
@@ -94,19 +98,63 @@ enum Stopped {
 }
 
 /// Fills `dst` from `offset` on, however many reads that takes.
-fn fill(file: &File, mut offset: u64, mut dst: &mut [u8]) -> Result<(), Stopped> {
+fn fill(file: &File, mut offset: u64, mut dst: &mut [u8]) -> std::result::Result<(), Stopped> {
     while !dst.is_empty() {
+        let len = read_some(file, offset, dst)?;
+        dst = &mut dst[len..];
+        offset += len as u64;
+    }
+    Ok(())
+}
+
+fn read_some(file: &File, offset: u64, dst: &mut [u8]) -> std::result::Result<usize, Stopped> {
+    loop {
         match file.read_at(dst, offset) {
             Ok(0) => return Err(Stopped::EndOfFile),
-            Ok(len) => {
-                dst = &mut dst[len..];
-                offset += len as u64;
-            }
+            Ok(len) => return Ok(len),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(Stopped::Failed(error)),
         }
     }
-    Ok(())
+}
+
+/// Buffers that begin and end at pages, as reads past the cache want it; one for
+/// each thread that reads at the same time.
+#[derive(Debug, Default)]
+struct DirectBuffers {
+    idle: Mutex<Vec<Vec<u8>>>,
+}
+
+impl DirectBuffers {
+    fn fill(
+        &self,
+        file: &File,
+        mut offset: u64,
+        mut dst: &mut [u8],
+    ) -> std::result::Result<(), Stopped> {
+        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buffer = idle()
+            .pop()
+            .unwrap_or_else(|| vec![0; DIRECT_BYTES + PAGE_LEN]);
+        let aligned = buffer.as_ptr().align_offset(PAGE_LEN);
+        while !dst.is_empty() {
+            let skipped = usize::try_from(offset % PAGE_BYTES).expect("less than a page");
+            let wanted = (skipped + dst.len()).next_multiple_of(PAGE_LEN);
+            let pages = &mut buffer[aligned..aligned + wanted.min(DIRECT_BYTES)];
+            let read = read_some(file, offset - skipped as u64, pages)?;
+            let found = &pages[..read];
+            let useful = found.get(skipped..).unwrap_or_default();
+            if useful.is_empty() {
+                return Err(Stopped::EndOfFile);
+            }
+            let (here, rest) = dst.split_at_mut(useful.len().min(dst.len()));
+            here.copy_from_slice(&useful[..here.len()]);
+            offset += here.len() as u64;
+            dst = rest;
+        }
+        idle().push(buffer);
+        Ok(())
+    }
 }
 
 fn truncated(entry: &FileEntry, file: &File, tensor: &Located) -> CheckpointError {

@@ -4,7 +4,9 @@ use spec::{ModelSpec, Param, Unit};
 use tensor::{Dtype, TensorMeta};
 
 use crate::error::{CheckpointError, Result};
-use crate::folder::{Folder, Located};
+use crate::folder::Folder;
+use crate::rules::Strictness;
+use crate::weights::Located;
 
 const HEAD_NAME: &str = "lm_head.weight";
 
@@ -13,8 +15,10 @@ const HEAD_NAME: &str = "lm_head.weight";
 pub struct Sources {
     /// By unit and parameter, numbers of tensors in the folder.
     units: Vec<Vec<usize>>,
-    /// Numbers of tensors that are left out on purpose.
+    /// Numbers of tensors that are left out on purpose, in order.
     ignored: Vec<usize>,
+    /// Those of them that nobody knows, let pass where reading is lax.
+    unexpected: Vec<usize>,
 }
 
 impl Sources {
@@ -33,9 +37,12 @@ impl Sources {
             resolved.push(numbers);
         }
         let unused = (0..is_used.len()).filter(|&number| !is_used[number]);
-        let (ignored, unexpected): (Vec<_>, Vec<_>) =
+        let (mut ignored, unexpected): (Vec<_>, Vec<_>) =
             unused.partition(|&number| is_ignored(&folder.tensors()[number].meta.name, spec));
-        if let Some(&first) = unexpected.first() {
+        if folder.strictness() == Strictness::Lax {
+            ignored.extend_from_slice(&unexpected);
+            ignored.sort_unstable();
+        } else if let Some(&first) = unexpected.first() {
             return Err(CheckpointError::UnexpectedTensors {
                 folder: folder.path().to_owned(),
                 num_unexpected: unexpected.len(),
@@ -45,6 +52,7 @@ impl Sources {
         Ok(Self {
             units: resolved,
             ignored,
+            unexpected,
         })
     }
 
@@ -59,12 +67,19 @@ impl Sources {
         self.ignored.iter().map(|&number| &folder.tensors()[number])
     }
 
+    /// Those of them that do not belong to the model at all, which only lax reading
+    /// leaves out.
+    pub fn unexpected<'a>(&self, folder: &'a Folder) -> impl ExactSizeIterator<Item = &'a Located> {
+        let numbers = self.unexpected.iter();
+        numbers.map(|&number| &folder.tensors()[number])
+    }
+
     /// What an export of this model holds: the tensors in use, in the folder's
     /// order, under their names and in their dtypes.
     pub fn exported(&self, folder: &Folder) -> Vec<TensorMeta> {
         let tensors = folder.tensors().iter().enumerate();
         tensors
-            .filter(|(number, _)| !self.ignored.contains(number))
+            .filter(|(number, _)| self.ignored.binary_search(number).is_err())
             .map(|(_, tensor)| tensor.meta.clone())
             .collect()
     }
@@ -106,11 +121,14 @@ fn checked(folder: &Folder, param: &Param) -> Result<usize> {
         return Err(CheckpointError::WrongShape {
             tensor: param.name.clone(),
             file: file(),
-            expected,
-            found: tensor.meta.shape.clone(),
+            expected: Box::new(expected),
+            found: Box::new(tensor.meta.shape.clone()),
         });
     }
-    if !matches!(tensor.meta.dtype, Dtype::F32 | Dtype::BF16 | Dtype::F16) {
+    if !matches!(
+        tensor.meta.dtype,
+        Dtype::F32 | Dtype::BF16 | Dtype::F16 | Dtype::F64
+    ) {
         return Err(CheckpointError::WrongDtype {
             tensor: param.name.clone(),
             file: file(),

@@ -12,12 +12,12 @@
 //! another name, so that this holds there too. Whatever ends before the commit
 //! leaves at most `.saving` behind, which the next run removes.
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -25,8 +25,8 @@ use rustix::io::Errno;
 use crate::error::{CheckpointError, Result, io_error, write_error};
 use crate::export::{ExportPlan, PlannedFile};
 use crate::files::{FewOpen, kind, open_regular};
-use crate::folder::Located;
 use crate::read::check_range;
+use crate::weights::Located;
 
 const STAGING_NAME: &str = ".saving";
 const CONFIG_NAME: &str = "config.json";
@@ -36,6 +36,11 @@ const STAGED_CONFIG_NAME: &str = ".config.json";
 /// Refuses an output folder that holds anything. What a crashed run left in
 /// `.saving` is removed.
 pub fn check_out_dir(out: &Path) -> Result<()> {
+    check_out_dir_but(out, |_| false)
+}
+
+/// As [`check_out_dir`], but names that `is_ours` knows are left alone.
+pub fn check_out_dir_but(out: &Path, is_ours: impl Fn(&str) -> bool) -> Result<()> {
     let metadata = match fs::metadata(out) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -49,7 +54,7 @@ pub fn check_out_dir(out: &Path) -> Result<()> {
     }
     for item in fs::read_dir(out).map_err(io_error("list", out))? {
         let name = item.map_err(io_error("list", out))?.file_name();
-        if name != STAGING_NAME {
+        if name != STAGING_NAME && !is_ours(&name.to_string_lossy()) {
             return Err(CheckpointError::OutNotEmpty {
                 folder: out.to_owned(),
                 found: name.to_string_lossy().into_owned(),
@@ -263,7 +268,7 @@ pub struct StagedFiles {
     folder: PathBuf,
     files: Vec<(String, u64)>,
     open: FewOpen,
-    written: RefCell<BTreeSet<usize>>,
+    written: Mutex<BTreeSet<usize>>,
 }
 
 impl StagedFiles {
@@ -276,7 +281,7 @@ impl StagedFiles {
                 .map(|file| (file.name.clone(), file.num_bytes()))
                 .collect(),
             open: FewOpen::default(),
-            written: RefCell::default(),
+            written: Mutex::default(),
         };
         for number in 0..staged.files.len() {
             staged.reopen(number)?;
@@ -292,7 +297,7 @@ impl StagedFiles {
     pub fn write_at(&self, tensor: &Located, offset: u64, bytes: &[u8]) -> Result<()> {
         check_range(tensor, &(offset..offset + bytes.len() as u64));
         let (name, num_bytes) = &self.files[tensor.file];
-        self.written.borrow_mut().insert(tensor.file);
+        self.written().insert(tensor.file);
         self.with(tensor.file, |file| {
             file.write_all_at(bytes, tensor.begin + offset)
                 .map_err(|error| write_error(&self.folder.join(name), *num_bytes)(error))
@@ -301,7 +306,8 @@ impl StagedFiles {
 
     /// Brings to disk what this rank wrote.
     pub fn sync(&self) -> Result<()> {
-        for number in self.written.take() {
+        let written = std::mem::take(&mut *self.written());
+        for number in written {
             let path = self.folder.join(&self.files[number].0);
             self.with(number, |file| {
                 file.sync_all().map_err(io_error("sync", &path))
@@ -310,8 +316,13 @@ impl StagedFiles {
         Ok(())
     }
 
+    /// Numbers of the files that were written since the last sync.
+    fn written(&self) -> MutexGuard<'_, BTreeSet<usize>> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn with(&self, number: usize, act: impl FnOnce(&File) -> Result<()>) -> Result<()> {
-        self.open.with(number, || self.reopen(number), act)
+        act(&*self.open.get(number, || self.reopen(number))?)
     }
 
     fn reopen(&self, number: usize) -> Result<File> {

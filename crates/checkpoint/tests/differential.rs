@@ -255,7 +255,7 @@ fn is_listed(fault: &HeaderFault, json: &str) -> bool {
             !json.starts_with('{') || !json.trim_end_matches(' ').ends_with('}')
         }
         // A dimension of 0 beside ones that overflow.
-        HeaderFault::BadShape { shape, .. } => shape.0.contains(&0),
+        HeaderFault::BadShape { shape, .. } => shape.dims().contains(&0),
         HeaderFault::NotJson { .. } => {
             let json: String = json.split_whitespace().collect();
             LENIENT.iter().any(|text| json.contains(text))
@@ -273,7 +273,7 @@ fn compare(file: &[u8]) -> Result<(), TestCaseError> {
                 let view = reference.tensor(&entry.meta.name).expect("the same names");
                 prop_assert_eq!(view.dtype().to_string(), entry.meta.dtype.name());
                 let shape: Vec<_> = view.shape().iter().map(|&dim| dim as u64).collect();
-                prop_assert_eq!(&shape, &entry.meta.shape.0);
+                prop_assert_eq!(shape.as_slice(), entry.meta.shape.dims());
                 let at = view.data().as_ptr().addr() - file.as_ptr().addr();
                 prop_assert_eq!(at as u64, data_begin + entry.begin);
                 prop_assert_eq!(view.data().len() as u64, entry.end - entry.begin);

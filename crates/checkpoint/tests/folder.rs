@@ -5,7 +5,10 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use checkpoint::{CheckpointError, Folder, init, inspect_file};
+use checkpoint::{
+    CachePolicy, CheckpointError, Folder, FollowLinks, ReadRules, Strictness, init, inspect_file,
+    inspect_file_with,
+};
 use spec::{ModelSpec, Preset};
 use tempfile::TempDir;
 use tensor::Dtype;
@@ -131,6 +134,136 @@ fn files_have_the_names_of_the_index_and_may_be_links() {
     resolve(path).unwrap();
 }
 
+/// Opens a folder with all that an export reads of it.
+fn open_following(path: &Path, links: FollowLinks) -> Result<(), CheckpointError> {
+    let strictness = Strictness::Strict;
+    let folder = Folder::open_with(path, ReadRules { strictness, links })?;
+    folder.spec()?;
+    folder.other_files()?;
+    Ok(())
+}
+
+#[track_caller]
+fn follows_only(path: &Path, allowed: &[FollowLinks]) {
+    for links in [FollowLinks::Any, FollowLinks::Cache, FollowLinks::None] {
+        match open_following(path, links) {
+            Ok(()) => assert!(allowed.contains(&links), "{links:?} follows"),
+            Err(CheckpointError::LinkNotFollowed { .. }) => {
+                assert!(!allowed.contains(&links), "{links:?} does not follow");
+            }
+            Err(other) => unreachable!("a folder is broken in another way: {other}"),
+        }
+    }
+}
+
+#[test]
+fn links_of_a_cache_lead_to_its_blobs_and_to_no_other_place() {
+    let cache = TempDir::new().unwrap();
+    let model = split();
+    let [repo, other] = ["models--a--b", "models--c--d"].map(|name| cache.path().join(name));
+    let snapshot = repo.join("snapshots/0123abc");
+    for folder in [&snapshot, &repo.join("blobs"), &other.join("blobs")] {
+        fs::create_dir_all(folder).unwrap();
+    }
+    for item in fs::read_dir(model.path()).unwrap() {
+        let item = item.unwrap();
+        let blob = format!("../../blobs/{}", item.file_name().display());
+        fs::copy(item.path(), snapshot.join(&blob)).unwrap();
+        symlink(blob, snapshot.join(item.file_name())).unwrap();
+    }
+    let through_any = [FollowLinks::Any, FollowLinks::Cache];
+    follows_only(&snapshot, &through_any);
+    let linked = cache.path().join("by-a-link");
+    symlink(&snapshot, &linked).unwrap();
+    follows_only(&linked, &through_any);
+
+    let weights = "model-00001-of-00005.safetensors";
+    for name in ["config.json", INDEX, weights, "tokenizer.json"] {
+        let (link, outside) = (snapshot.join(name), other.join("blobs").join(name));
+        if name == "tokenizer.json" {
+            fs::write(&outside, "{}").unwrap();
+        } else {
+            fs::copy(repo.join("blobs").join(name), &outside).unwrap();
+            fs::remove_file(&link).unwrap();
+        }
+        symlink(&outside, &link).unwrap();
+        follows_only(&snapshot, &[FollowLinks::Any]);
+        let message = open_following(&snapshot, FollowLinks::Cache)
+            .unwrap_err()
+            .to_string();
+        for word in [name, "models--c--d", "outside the folder"] {
+            assert!(message.contains(word), "`{word}` is not in: {message}");
+        }
+        fs::remove_file(&link).unwrap();
+        if name != "tokenizer.json" {
+            symlink(format!("../../blobs/{name}"), &link).unwrap();
+        }
+    }
+}
+
+#[test]
+fn links_within_the_folder_are_followed_unless_none_are() {
+    let model = single();
+    let path = model.path();
+    follows_only(
+        path,
+        &[FollowLinks::Any, FollowLinks::Cache, FollowLinks::None],
+    );
+    fs::create_dir(path.join("weights")).unwrap();
+    fs::rename(path.join("model.safetensors"), path.join("weights/w")).unwrap();
+    symlink("weights/w", path.join("model.safetensors")).unwrap();
+    follows_only(path, &[FollowLinks::Any, FollowLinks::Cache]);
+}
+
+#[test]
+fn a_folder_that_an_index_names_may_not_be_a_link_to_elsewhere() {
+    let model = split();
+    let elsewhere = TempDir::new().unwrap();
+    let name = "model-00001-of-00005.safetensors";
+    fs::rename(model.path().join(name), elsewhere.path().join("x")).unwrap();
+    symlink(elsewhere.path(), model.path().join("part")).unwrap();
+    edit(model.path().join(INDEX), |text| {
+        text.replace(name, "part/x")
+    });
+    follows_only(model.path(), &[FollowLinks::Any]);
+}
+
+#[test]
+fn lax_reading_leaves_out_what_does_not_belong_and_nothing_else() {
+    let lax = ReadRules {
+        strictness: Strictness::Lax,
+        ..ReadRules::default()
+    };
+    let model = single();
+    let path = model.path().join("model.safetensors");
+    rewrite_header(&path, |json| {
+        let more = r#","more":{"dtype":"U8","shape":[0],"data_offsets":[0,0],"note":{"a":[1]}}}"#;
+        let json = json.replacen("\"dtype\"", "\"note\":null,\"dtype\"", 1);
+        format!("{}{more}", json.trim_end().strip_suffix('}').unwrap())
+    });
+    refuses(model.path(), &["unknown field `note`"]);
+    assert!(inspect_file(&path).is_err());
+    let weights = inspect_file_with(&path, Strictness::Lax).unwrap();
+    let unknown = &weights.unknown_fields()[0];
+    assert!(unknown.contains("`note` (and 1 more)"), "{unknown}");
+
+    let folder = Folder::open_with(model.path(), lax).unwrap();
+    let sources = folder.sources(&folder.spec().unwrap()).unwrap();
+    let names = |tensor: &checkpoint::Located| tensor.meta.name.clone();
+    let unexpected: Vec<_> = sources.unexpected(&folder).map(names).collect();
+    assert_eq!(unexpected, ["more"]);
+    let exported = sources.exported(&folder);
+    assert!(exported.iter().all(|meta| meta.name != "more"));
+
+    rewrite_header(&path, |json| json.replace("norm.weight", "norm.height"));
+    let folder = Folder::open_with(model.path(), lax).unwrap();
+    let missing = folder.sources(&folder.spec().unwrap());
+    assert!(matches!(
+        missing,
+        Err(CheckpointError::MissingTensors { .. })
+    ));
+}
+
 #[test]
 fn a_path_without_a_model_is_named() {
     let empty = TempDir::new().unwrap();
@@ -147,10 +280,10 @@ fn a_path_without_a_model_is_named() {
 
 #[test]
 fn weights_in_another_format_are_named() {
-    for name in ["pytorch_model.bin", "model-Q4.gguf", "consolidated.00.pth"] {
+    for name in ["model-Q4.gguf", "consolidated.00.pth"] {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join(name), b"PK\x03\x04").unwrap();
-        refuses(folder.path(), &[name, "only safetensors"]);
+        refuses(folder.path(), &[name, "supported: safetensors"]);
     }
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("adapter_model.safetensors"), b"").unwrap();
@@ -485,19 +618,20 @@ fn other_files_are_those_without_weights() {
 }
 
 #[test]
-fn ranges_are_read_to_the_byte() {
+fn ranges_are_read_to_the_byte_whatever_becomes_of_the_cache() {
     let model = split();
     let folder = resolve(model.path()).unwrap();
-    let reader = folder.open_files().unwrap();
-    for tensor in folder.tensors() {
-        let file = fs::read(&folder.files()[tensor.file].path).unwrap();
-        let len = tensor.num_bytes();
-        for range in [0..len, 1..len - 1, len / 3..len / 2, len..len] {
-            let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap()];
-            reader.read_at(tensor, range.clone(), &mut bytes).unwrap();
-            let at = usize::try_from(tensor.begin + range.start).unwrap();
-            assert_eq!(bytes, file[at..at + bytes.len()]);
-            reader.forget(tensor, range).unwrap();
+    for cache in CachePolicy::ALL {
+        let reader = folder.open_files_with(cache).unwrap();
+        for tensor in folder.tensors() {
+            let file = fs::read(&folder.files()[tensor.file].path).unwrap();
+            let len = tensor.num_bytes();
+            for range in [0..len, 1..len - 1, len / 3..len / 2, len..len] {
+                let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap()];
+                reader.read_at(tensor, range.clone(), &mut bytes).unwrap();
+                let at = usize::try_from(tensor.begin + range.start).unwrap();
+                assert_eq!(bytes, file[at..at + bytes.len()], "{cache} {range:?}");
+            }
         }
     }
 }
@@ -553,10 +687,9 @@ fn a_file_replaced_by_another_is_an_error() {
 }
 
 #[test]
-fn a_folder_is_shared_by_ranks_and_a_reader_goes_to_one() {
+fn a_folder_is_shared_by_ranks_and_a_reader_by_threads() {
     fn is_shared<T: Send + Sync>() {}
-    fn can_go<T: Send>() {}
     is_shared::<Folder>();
-    can_go::<checkpoint::Reader>();
-    can_go::<checkpoint::StagedFiles>();
+    is_shared::<checkpoint::Reader>();
+    is_shared::<checkpoint::StagedFiles>();
 }

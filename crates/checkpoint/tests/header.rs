@@ -30,7 +30,7 @@ fn an_entry_is_read_with_its_place() {
     let tensor = &header.entries[0];
     assert_eq!(tensor.meta.name, "a");
     assert_eq!(tensor.meta.dtype, Dtype::F32);
-    assert_eq!(tensor.meta.shape, Shape(vec![2, 2]));
+    assert_eq!(tensor.meta.shape, Shape::new(&[2, 2]));
     assert_eq!((tensor.begin, tensor.end), (0, 16));
 }
 

@@ -5,6 +5,9 @@ mod error;
 mod format;
 mod output;
 mod progress;
+mod reading;
+mod signals;
+mod tables;
 mod values;
 
 use std::process::ExitCode;

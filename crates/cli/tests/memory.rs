@@ -182,3 +182,46 @@ fn three_ranks_together_hold_what_was_planned_for_them() {
         assert!(peak <= most + PROGRAM_MIB, "{recipe}: {peak:.1} MiB");
     }
 }
+
+/// What a rank may hold beside its shard while it loads. Measured: 3 MiB.
+const LOAD_OVERHEAD_MIB: f64 = 64.0;
+
+/// How much more overhead a model of twice the size may have. Measured: 0.3 MiB.
+const OVERHEAD_SLOPE_MIB: f64 = 8.0;
+
+/// One rank of a large world loads for real; the files are holes that read as zeros.
+#[test]
+fn a_rank_holds_little_beside_its_shard_whatever_the_size_of_the_model() {
+    let overheads = ["7b", "13b"].map(|preset| {
+        let folder = tempfile::tempdir().unwrap();
+        let model = folder.path().join("model").display().to_string();
+        nestling(&["init", preset, "--sparse", "--out", &model]);
+        let inspect = ["inspect", &model, "--load", "--json", "--cache", "drop"];
+        let report = nestling(&[&inspect[..], &["--as-rank", "5", "--of", "64"]].concat());
+        let report: Value = serde_json::from_str(&report).unwrap();
+        let shard = report["ranks"][0]["shard_bytes"].as_f64().unwrap() / MIB;
+        assert!(shard > 180.0, "{report}");
+        report["overhead_mib"].as_f64().unwrap()
+    });
+    for overhead in overheads {
+        assert!(overhead < LOAD_OVERHEAD_MIB, "{overheads:?}");
+    }
+    assert!(
+        overheads[1] - overheads[0] < OVERHEAD_SLOPE_MIB,
+        "{overheads:?}"
+    );
+}
+
+/// Every way to read keeps to its staging buffers, also where the dtype changes.
+#[test]
+fn a_world_holds_little_beside_its_shards_however_it_reads() {
+    let place = Place::new("135m", 49152, 8, 1);
+    for (way, recipe) in [("own", "f32"), ("host", "f32"), ("root", "bf16")] {
+        let model = place.path("model");
+        let inspect = ["inspect", &model, "--load", "--json", "--of", "4"];
+        let report = nestling(&[&inspect[..], &["--read", way, "--recipe", recipe]].concat());
+        let report: Value = serde_json::from_str(&report).unwrap();
+        let overhead = report["overhead_mib"].as_f64().unwrap();
+        assert!(overhead < LOAD_OVERHEAD_MIB, "{way} {recipe}: {report}");
+    }
+}

@@ -22,6 +22,8 @@ const SUM_CHUNK_LEN: usize = 4096;
 pub enum ReduceOp {
     /// Their sum; of integers at most the largest one there is.
     Sum,
+    /// Their sum modulo 2^64; of floats the same as [`ReduceOp::Sum`].
+    WrappingSum,
     /// The largest; NaN if any is NaN.
     Max,
 }
@@ -84,11 +86,39 @@ impl ProcessGroup {
         Ok(())
     }
 
+    /// Hands to `read` this rank's range of the bytes that rank `root` lends, in
+    /// place. The other ranks lend nothing.
+    ///
+    /// `ranges` has one range of the bytes for each rank.
+    pub fn scatter<T>(
+        &self,
+        bytes: &[u8],
+        root: usize,
+        ranges: &[Range<usize>],
+        name: &str,
+        read: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T> {
+        let world = self.world();
+        World::new(root, world.world_size())?;
+        let agreed = ranges.iter().flat_map(|range| [range.start, range.end]);
+        let call = call("scatter", name, [root].into_iter().chain(agreed).collect());
+        let check = |what, expected, found| size_check(&call, what, expected, found);
+        check("the list of ranges", world.world_size(), ranges.len())?;
+        let is_root = world.rank() == root;
+        let end = ranges.iter().map(|range| range.end).max().unwrap_or(0);
+        if is_root {
+            check("what the root lends", end, bytes.len())?;
+        }
+        let range = ranges[world.rank()].clone();
+        let lent = if is_root { bytes } else { &[] };
+        self.exchange(call, lent, |peers| read(range_of(peers[root], range)))
+    }
+
     /// Replaces each number by the sum or maximum over all ranks.
     pub fn all_reduce_f64(&self, values: &mut [f64], op: ReduceOp, name: &str) -> Result<()> {
         let name = format!("{name} ({op:?})");
         self.all_reduce("all_reduce_f64", &name, values, |a, b| match op {
-            ReduceOp::Sum => a + b,
+            ReduceOp::Sum | ReduceOp::WrappingSum => a + b,
             ReduceOp::Max if a.is_nan() || b.is_nan() => f64::NAN,
             ReduceOp::Max => a.max(b),
         })
@@ -99,6 +129,7 @@ impl ProcessGroup {
         let name = format!("{name} ({op:?})");
         self.all_reduce("all_reduce_u64", &name, values, |a, b| match op {
             ReduceOp::Sum => a.saturating_add(b),
+            ReduceOp::WrappingSum => a.wrapping_add(b),
             ReduceOp::Max => a.max(b),
         })
     }
@@ -160,17 +191,7 @@ impl ProcessGroup {
         ranges: &[Range<usize>],
         out_len: usize,
     ) -> Result<Range<usize>> {
-        let check = |what, expected, found| {
-            if expected == found {
-                return Ok(());
-            }
-            Err(CommError::SizeMismatch {
-                collective: call.to_string(),
-                what,
-                expected,
-                found,
-            })
-        };
+        let check = |what, expected, found| size_check(call, what, expected, found);
         let world = self.world();
         check("the list of ranges", world.world_size(), ranges.len())?;
         let range = ranges[world.rank()].clone();
@@ -191,6 +212,24 @@ impl ProcessGroup {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         shared::exchange(&self.seat, call, bytes, read)
     }
+}
+
+/// A rank's range of what the root lends, which the root has found long enough.
+fn range_of(lent: &[u8], range: Range<usize>) -> &[u8] {
+    lent.get(range)
+        .expect("the root checks all ranges before it lends")
+}
+
+fn size_check(call: &Call, what: &'static str, expected: usize, found: usize) -> Result<()> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(CommError::SizeMismatch {
+        collective: call.to_string(),
+        what,
+        expected,
+        found,
+    })
 }
 
 fn call(collective: &'static str, name: &str, agreed: Vec<usize>) -> Call {

@@ -146,15 +146,18 @@ fn integers_are_summed_and_compared() {
         |group| {
             let mine = group.world().rank() as u64 + 1;
             let mut sum = [mine, u64::MAX];
+            let mut wrapped = [u64::MAX];
             let mut max = [mine];
             group.all_reduce_u64(&mut sum, ReduceOp::Sum, "sum")?;
+            group.all_reduce_u64(&mut wrapped, ReduceOp::WrappingSum, "wrapped")?;
             group.all_reduce_u64(&mut max, ReduceOp::Max, "max")?;
-            Ok((sum, max[0]))
+            Ok((sum, wrapped[0], max[0]))
         },
         |world_size, results| {
             let n = world_size as u64;
-            for (sum, max) in results {
+            for (sum, wrapped, max) in results {
                 assert_eq!((sum, max), ([n * (n + 1) / 2, u64::MAX], n));
+                assert_eq!(wrapped, n.wrapping_neg());
             }
         },
     );
@@ -185,6 +188,45 @@ fn reduce_scatter_sums_in_rank_order_at_every_length() {
             },
         );
     }
+}
+
+#[test]
+fn scatter_hands_every_rank_its_range_of_the_root_s_bytes() {
+    const LEN: usize = 1000;
+    every_world(
+        |group| {
+            let world = group.world();
+            let (rank, root) = (world.rank(), world.world_size() / 2);
+            let bytes: Vec<u8> = (0..LEN).map(|at| at.to_le_bytes()[0]).collect();
+            let lent = if rank == root { &bytes[..] } else { &[] };
+            let ranges = ranges(world.world_size(), LEN);
+            group.scatter(lent, root, &ranges, "piece", <[u8]>::to_vec)
+        },
+        |world_size, results| {
+            for (range, found) in ranges(world_size, LEN).into_iter().zip(results) {
+                let expected: Vec<u8> = range.map(|at| at.to_le_bytes()[0]).collect();
+                assert_eq!(found, expected);
+            }
+        },
+    );
+}
+
+#[test]
+fn a_root_that_lends_too_little_is_refused() {
+    let failure = run_threads(threads(2), |group| {
+        let bytes = [0_u8; 3];
+        let lent = if group.world().rank() == 0 {
+            &bytes[..]
+        } else {
+            &[]
+        };
+        group.scatter(lent, 0, &[0..2, 2..4], "piece", |_| ())
+    });
+    let Err(RankFailure::Failed { rank: 0, source }) = failure else {
+        panic!("{failure:?}");
+    };
+    let message = source.to_string();
+    assert!(message.contains("what the root lends"), "{message}");
 }
 
 #[test]

@@ -110,6 +110,9 @@ pub(crate) fn check_ids(ids: &[u32], vocab_size: u32, tokenizer: Option<&Tokeniz
             id: i64::from(id),
             piece: tokenizer.and_then(|tokenizer| tokenizer.token_piece(id)),
             vocab_size,
+            highest: tokenizer
+                .map(|tokenizer| tokenizer.vocab_size().saturating_sub(1))
+                .filter(|&highest| highest >= vocab_size),
         }),
     }
 }

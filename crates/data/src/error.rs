@@ -203,7 +203,7 @@ pub enum DataError {
         roles: String,
     },
     /// A token id has no row in the embedding.
-    #[error("token id {id}{} is beyond the {vocab_size} rows of the embedding", piece.as_ref().map(|p| format!(" (`{p}`)")).unwrap_or_default())]
+    #[error("token id {id}{} is beyond the {vocab_size} rows of the embedding{}", piece.as_ref().map(|p| format!(" (`{p}`)")).unwrap_or_default(), highest.map(|id| format!("; the tokenizer has ids up to {id}")).unwrap_or_default())]
     IdOutOfRange {
         /// The id found.
         id: i64,
@@ -211,6 +211,8 @@ pub enum DataError {
         piece: Option<String>,
         /// How many ids there are.
         vocab_size: u32,
+        /// The highest id of the tokenizer, where that is too high.
+        highest: Option<u32>,
     },
     /// `input_ids` that do not fit into a row.
     #[error("{found} input_ids, but a row holds {seq}")]
@@ -221,6 +223,9 @@ pub enum DataError {
         seq: usize,
     },
 
+    /// Whoever asked for the rows asked to stop.
+    #[error("stopped while the data were prepared")]
+    Stopped,
     /// A setting has no meaning.
     #[error("{setting} must be {expected}, not {found}")]
     BadSetting {
@@ -256,6 +261,15 @@ impl DataError {
             file: file.to_path_buf(),
             line,
             source: Box::new(self),
+        }
+    }
+
+    /// Whether a line needs a tokenizer where there is none.
+    pub fn needs_tokenizer(&self) -> bool {
+        match self {
+            Self::NeedsTokenizer { .. } => true,
+            Self::AtLine { source, .. } => source.needs_tokenizer(),
+            _ => false,
         }
     }
 

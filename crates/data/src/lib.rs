@@ -39,4 +39,4 @@ pub use record::Record;
 pub use rows::{IGNORED, RowLen, Rows};
 pub use sample::{Piece, Sample};
 pub use stream::StreamDecoder;
-pub use tokenizer::{Parts, Token, Tokenizer};
+pub use tokenizer::{Parts, Token, Tokenizer, end_ids};

@@ -146,11 +146,10 @@ impl Tokenizer {
         let own_eos = known_id(&inner, "eos_token", facts.texts.eos.as_deref())?;
         let own_bos = known_id(&inner, "bos_token", facts.texts.bos.as_deref())?;
         let mut eos_ids: Vec<u32> = Vec::new();
-        for id in own_eos.into_iter().chain(generation.eos).chain(config.eos) {
-            if !eos_ids.contains(&id) {
-                eos_ids.push(id);
-            }
-        }
+        add_new(
+            &mut eos_ids,
+            own_eos.into_iter().chain(generation.eos).chain(config.eos),
+        );
         let digest = Digest::new()
             .field(parts.tokenizer_json)
             .field(parts.tokenizer_config.unwrap_or_default().as_bytes())
@@ -288,6 +287,27 @@ impl Tokenizer {
     /// A fingerprint of the files that decide how text becomes tokens.
     pub fn digest(&self) -> u64 {
         self.digest
+    }
+}
+
+/// The ids that end a text by `generation_config.json` and `config.json` of a
+/// folder, each once: all that is known of them where there is no tokenizer.
+pub fn end_ids(folder: &Path) -> Result<Vec<u32>> {
+    let origin = folder.display().to_string();
+    let mut ids: Vec<u32> = Vec::new();
+    for file in ["generation_config.json", "config.json"] {
+        let text = read_text(&folder.join(file))?;
+        let facts = IdFacts::read(&origin, file, text.as_deref())?;
+        add_new(&mut ids, facts.eos);
+    }
+    Ok(ids)
+}
+
+fn add_new(ids: &mut Vec<u32>, more: impl IntoIterator<Item = u32>) {
+    for id in more {
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
     }
 }
 

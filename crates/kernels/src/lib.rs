@@ -12,6 +12,7 @@ mod alibi;
 mod arena;
 mod cpu;
 mod device;
+pub mod fp8;
 mod meta;
 mod scalar;
 mod shapes;

@@ -1,7 +1,7 @@
 //! A model as the step sees it: its spec, its units, its rotary frequencies.
 
 use kernels::{AttentionShape, Rope, ScoreBias};
-use spec::{ModelSpec, Positions, Unit};
+use spec::{ModelSpec, Param, Positions, Unit};
 
 /// What is known of a model before any weight is read.
 #[derive(Debug, Clone)]
@@ -21,6 +21,11 @@ impl Transformer {
             inv_freq: spec.inv_freq(),
             spec,
         }
+    }
+
+    /// All parameters, unit by unit.
+    pub fn params(&self) -> impl Iterator<Item = &Param> {
+        self.units.iter().flat_map(|unit| &unit.params)
     }
 
     /// The number of the embedding unit.

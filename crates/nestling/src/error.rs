@@ -22,10 +22,18 @@ pub enum Error {
     Preset(spec::SpecError),
     /// The data or the tokenizer cannot be used.
     #[error(transparent)]
-    Data(#[from] data::DataError),
+    Data(data::DataError),
+    /// Data that need a tokenizer, and a folder that has none.
+    #[error("{missing}")]
+    NoTokenizer {
+        /// What the folder has instead.
+        missing: Box<data::DataError>,
+        /// The line that needs one.
+        source: data::DataError,
+    },
     /// The run failed.
     #[error(transparent)]
-    Train(#[from] train::TrainError),
+    Train(train::TrainError),
     /// A file or folder of ours cannot be read or written.
     #[error("cannot {action} `{}`", path.display())]
     File {
@@ -90,12 +98,54 @@ pub enum Error {
         /// What has no tokens.
         what: &'static str,
     },
+    /// A folder without digests to compare with.
+    #[error(
+        "{} has no digests.json to compare with; `nestling verify --write` makes one of the weights as they are",
+        folder.display()
+    )]
+    NoDigests {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A single rank that waits for others to read.
+    #[error("one rank alone reads its own ranges (`own`), it cannot be loaded by `{way}`")]
+    ReadsAlone {
+        /// The way that was asked for.
+        way: train::ReadWay,
+    },
     /// The demo's files cannot be written.
     #[error(transparent)]
     Demo(#[from] demo::Error),
+    /// The run was asked to stop before its first step.
+    #[error("stopped before the first step; nothing is kept")]
+    Stopped,
+    /// Another run writes to the folder.
+    #[error("another run is going on in `{}`", out.display())]
+    RunGoingOn {
+        /// The folder.
+        out: PathBuf,
+    },
     /// Data and model are both the demo's or both the user's.
     #[error("no data is given: only the model `demo` brings its own")]
     NoData,
+}
+
+impl From<data::DataError> for Error {
+    fn from(error: data::DataError) -> Self {
+        match error {
+            data::DataError::Stopped => Self::Stopped,
+            error => Self::Data(error),
+        }
+    }
+}
+
+impl From<train::TrainError> for Error {
+    fn from(error: train::TrainError) -> Self {
+        match error {
+            train::TrainError::Stopped => Self::Stopped,
+            error => Self::Train(error),
+        }
+    }
 }
 
 impl Error {

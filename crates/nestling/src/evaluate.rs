@@ -8,7 +8,8 @@ use plan::Work;
 use train::with_model;
 
 use crate::prepare::prepare;
-use crate::{Error, OpenModel};
+use crate::temporary::temporary;
+use crate::{Error, ModelPath, OpenModel};
 
 /// What an evaluation gave.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -24,8 +25,8 @@ pub struct EvalReport {
 }
 
 /// Mean loss and perplexity over the data, in rows of `seq` tokens.
-pub fn evaluate(
-    model: &Path,
+pub fn evaluate<'a>(
+    model: impl Into<ModelPath<'a>>,
     data: &Path,
     seq: usize,
     threads: usize,
@@ -36,7 +37,7 @@ pub fn evaluate(
     if seq > max_positions {
         return Err(train::TrainError::TooLong { seq, max_positions }.into());
     }
-    let folder = tempfile::tempdir().map_err(Error::file("create", std::env::temp_dir()))?;
+    let folder = temporary()?;
     let path = folder.path().join("rows");
     let prepared = prepare(&opened, data, seq, 0, &path)?;
     let rows = Rows::open(&prepared.path)?;

@@ -1,12 +1,10 @@
 //! What is in a checkpoint: units, tensors, dtypes, bytes, ties, problems.
 
-use std::path::Path;
-
-use checkpoint::{Located, inspect_file};
+use checkpoint::{Located, inspect_file_with};
 use serde::Serialize;
 use spec::ModelSpec;
 
-use crate::{Error, OpenModel};
+use crate::{Error, ModelPath, OpenModel};
 
 /// One tensor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -50,9 +48,14 @@ pub struct Inspection {
 }
 
 /// Looks into a folder, a single weight file, or `demo`; reads headers only.
-pub fn inspect(model: &Path) -> Result<Inspection, Error> {
-    if model.is_file() {
-        return Ok(of_file(inspect_file(model)?.tensors()));
+pub fn inspect<'a>(model: impl Into<ModelPath<'a>>) -> Result<Inspection, Error> {
+    let model = model.into();
+    if model.path.is_file() {
+        let weights = inspect_file_with(model.path, model.rules.strictness)?;
+        return Ok(Inspection {
+            warnings: weights.unknown_fields().to_vec(),
+            ..of_file(weights.tensors())
+        });
     }
     let opened = OpenModel::open(model)?;
     let units: Vec<UnitLine> = opened
@@ -75,6 +78,7 @@ pub fn inspect(model: &Path) -> Result<Inspection, Error> {
             .warnings()
             .iter()
             .map(ToString::to_string)
+            .chain(opened.folder.unknown_fields().iter().cloned())
             .chain(opened.sources.ignored(&opened.folder).map(|ignored| {
                 let name = &ignored.meta.name;
                 format!("tensor `{name}` is not part of this model and is left out")
@@ -107,7 +111,7 @@ fn unit_line<'a>(name: &str, located: impl Iterator<Item = &'a Located>) -> Unit
         let tensor = TensorLine {
             name: meta.name.clone(),
             dtype: meta.dtype.to_string(),
-            shape: meta.shape.0.clone(),
+            shape: meta.shape.dims().to_vec(),
             num_bytes: meta.num_bytes().expect("the header was checked"),
         };
         line.num_parameters += meta.shape.num_elements().expect("the header was checked");

@@ -6,6 +6,8 @@
 //! generate  MODEL + prompt -> text
 //! logits    MODEL + ids -> numbers to compare with other programs
 //! inspect   MODEL -> units, tensors, ties, problems
+//! load      MODEL as any rank of any world -> what it takes
+//! verify    MODEL, or two -> are these the weights that they should be
 //! init      PRESET -> a random checkpoint
 //! ```
 
@@ -14,28 +16,37 @@ mod evaluate;
 mod generate;
 mod init;
 mod inspect;
+mod load_report;
 mod logits;
 mod opened;
 mod prepare;
 mod sampling;
 mod settings;
+mod staked;
+mod temporary;
 mod train_model;
+mod verify;
 
+pub use checkpoint::{CachePolicy, FollowLinks, ReadRules, Strictness};
 pub use error::Error;
 pub use evaluate::{EvalReport, evaluate};
 pub use generate::{Finish, GenerateOptions, Generated, Prompt, generate};
 pub use init::{InitOptions, PresetLine, init, presets};
 pub use inspect::{Inspection, TensorLine, UnitLine, inspect};
+pub use load_report::{LoadOptions, load_report};
 pub use logits::{Logits, logits};
-pub use opened::{DEMO, OpenModel};
+pub use opened::{DEMO, ModelPath, OpenModel, left_out};
 pub use prepare::show_sample;
 pub use sampling::Sampling;
 pub use settings::{SettingsTable, read_settings, settings_to_toml};
+pub use staked::check_out;
+pub use temporary::discard_temporary;
 pub use tensor::Dtype;
 pub use train::{
-    Event, LedgerAccount, Outcome, PhaseRecord, RankOutcome, Settings, StepRecord, TrainError,
+    Event, LedgerAccount, LoadReport, Outcome, PhaseRecord, RankLoad, RankOutcome, ReadWay,
+    Settings, StepRecord, TrainError,
 };
 pub use train_model::{
-    DEMO_ANSWER_TOKENS, TrainOptions, check_out, demo_questions, demo_settings, discard_staged,
-    train_model,
+    DEMO_ANSWER_TOKENS, TrainOptions, demo_questions, demo_settings, discard_staged, train_model,
 };
+pub use verify::{Verdict, Verified, VerifyReport, verify, verify_two, write_digests};

@@ -1,13 +1,11 @@
 //! Logits of given tokens, to compare with other programs.
 
-use std::path::Path;
-
 use kernels::Device;
 use model::MicroBatch;
 use plan::Work;
 use train::with_model;
 
-use crate::{Error, OpenModel};
+use crate::{Error, ModelPath, OpenModel};
 
 /// f32 logits, one row a position.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,7 +19,11 @@ pub struct Logits {
 }
 
 /// Computes the logits of every position of `ids`.
-pub fn logits(model: &Path, ids: &[u32], threads: usize) -> Result<Logits, Error> {
+pub fn logits<'a>(
+    model: impl Into<ModelPath<'a>>,
+    ids: &[u32],
+    threads: usize,
+) -> Result<Logits, Error> {
     let opened = OpenModel::open(model)?;
     if ids.is_empty() {
         return Err(Error::Empty { what: "`--ids`" });

@@ -3,16 +3,44 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use checkpoint::{Folder, Sources};
+use checkpoint::{Folder, ReadRules, Sources};
 use data::Tokenizer;
 use model::Transformer;
 use tempfile::TempDir;
 use train::InferenceModel;
 
 use crate::Error;
+use crate::temporary::temporary;
 
 /// The name of the model inside the program.
 pub const DEMO: &str = "demo";
+
+/// Which model to open, and how strictly it is read.
+#[derive(Debug, Clone, Copy)]
+pub struct ModelPath<'a> {
+    /// A Hugging Face folder, or `demo`.
+    pub path: &'a Path,
+    /// How it is read.
+    pub rules: ReadRules,
+}
+
+impl<'a> From<&'a Path> for ModelPath<'a> {
+    fn from(path: &'a Path) -> Self {
+        let rules = ReadRules::default();
+        Self { path, rules }
+    }
+}
+
+impl<'a> From<&'a PathBuf> for ModelPath<'a> {
+    fn from(path: &'a PathBuf) -> Self {
+        path.as_path().into()
+    }
+}
+
+/// What lax reading leaves out of a model, in words; reads headers only.
+pub fn left_out(model: ModelPath<'_>) -> Result<Vec<String>, Error> {
+    Ok(OpenModel::open(model)?.left_out())
+}
 
 /// An opened model folder.
 #[derive(Debug)]
@@ -29,18 +57,19 @@ pub struct OpenModel {
 
 impl OpenModel {
     /// Opens a folder, or `demo`.
-    pub fn open(model: &Path) -> Result<Self, Error> {
-        if model.as_os_str() != DEMO {
+    pub fn open<'a>(model: impl Into<ModelPath<'a>>) -> Result<Self, Error> {
+        let model = model.into();
+        if model.path.as_os_str() != DEMO {
             return Self::from_folder(model, None);
         }
-        let files = tempfile::tempdir().map_err(Error::file("create", std::env::temp_dir()))?;
+        let files = temporary()?;
         demo::write_model(files.path())?;
         let path = files.path().to_owned();
-        Self::from_folder(&path, Some(files))
+        Self::from_folder((&path).into(), Some(files))
     }
 
-    fn from_folder(path: &Path, demo: Option<TempDir>) -> Result<Self, Error> {
-        let folder = Folder::open(path)?;
+    fn from_folder(model: ModelPath<'_>, demo: Option<TempDir>) -> Result<Self, Error> {
+        let folder = Folder::open_with(model.path, model.rules)?;
         let spec = folder.spec()?;
         let sources = folder.sources(&spec)?;
         Ok(Self {
@@ -49,6 +78,17 @@ impl OpenModel {
             model: Transformer::new(spec),
             _demo: demo,
         })
+    }
+
+    /// What lax reading leaves out, in words.
+    pub(crate) fn left_out(&self) -> Vec<String> {
+        let fields = self.folder.unknown_fields().iter().cloned();
+        let tensors = self.sources.unexpected(&self.folder);
+        let tensors = tensors.map(|tensor| {
+            let name = &tensor.meta.name;
+            format!("tensor `{name}` does not belong to the model and is left out")
+        });
+        fields.chain(tensors).collect()
     }
 
     /// The folder's tokenizer.

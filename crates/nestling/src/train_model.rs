@@ -4,12 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use train::{Observer, Outcome, Settings, TrainJob};
+use train::{Event, Observer, Outcome, Settings, TrainJob};
 
 use crate::opened::{num_cores, run_path};
-use crate::prepare::prepare;
+use crate::prepare::prepare_unless;
 use crate::settings::settings_to_toml;
-use crate::{DEMO, Error, OpenModel};
+use crate::staked::{Staked, check_out};
+use crate::{DEMO, Error, ModelPath, OpenModel};
 
 /// Prepared rows in the run folder, there while it runs.
 const ROWS: &str = "rows";
@@ -20,8 +21,8 @@ const METRICS: &str = "metrics.jsonl";
 /// What to train, on what, and where the result goes.
 #[derive(Clone, Copy)]
 pub struct TrainOptions<'a> {
-    /// A Hugging Face folder, or `demo`.
-    pub model: &'a Path,
+    /// The model to begin with.
+    pub model: ModelPath<'a>,
     /// Data; none for the demo's own.
     pub data: Option<&'a Path>,
     /// The folder to write.
@@ -69,11 +70,6 @@ pub fn demo_questions() -> Vec<&'static str> {
     std::iter::once(demo::PROMPT).chain(more).collect()
 }
 
-/// Refuses an output folder that holds anything.
-pub fn check_out(out: &Path) -> Result<(), Error> {
-    Ok(checkpoint::check_out_dir(out)?)
-}
-
 /// Removes the unfinished files of a run that is about to be ended by force.
 pub fn discard_staged(out: &Path) {
     // What cannot be removed stays: there is nobody left to tell.
@@ -87,31 +83,37 @@ pub fn discard_staged(out: &Path) {
 pub fn train_model(options: TrainOptions<'_>) -> Result<Outcome, Error> {
     let TrainOptions { out, settings, .. } = options;
     let opened = OpenModel::open(options.model)?;
+    for message in opened.left_out() {
+        (options.observer)(&Event::Warning { message });
+    }
     train::check(settings, &opened.model)?;
     check_out(out)?;
     let made_out = !out.exists();
     fs::create_dir_all(out).map_err(Error::file("create", out))?;
-    // Not `create_dir_all`: of two runs to one folder, one makes it.
-    let run = out.join("run");
-    fs::create_dir(&run).map_err(Error::file("create", &run))?;
+    let staked = Staked::take(out, &settings_to_toml(settings))?;
+    if let Some(moved_to) = &staked.moved_to {
+        let moved_to = moved_to.display();
+        (options.observer)(&Event::Warning {
+            message: format!("the log of the failed run before is in `{moved_to}`"),
+        });
+    }
     let leftovers = Leftovers { out, made_out };
     let outcome = prepare_and_run(&options, &opened);
-    if outcome.is_err() {
-        leftovers.clear();
+    if let Err(error) = &outcome {
+        leftovers.clear(error);
     }
     outcome
 }
 
 fn prepare_and_run(options: &TrainOptions<'_>, opened: &OpenModel) -> Result<Outcome, Error> {
     let &TrainOptions { out, settings, .. } = options;
-    write(&run_path(out, "config.toml"), &settings_to_toml(settings))?;
-
     let data = Inputs::of(options)?;
     let rows = run_path(out, ROWS);
-    prepare(opened, &data.train, settings.seq, settings.seed, &rows)?;
+    let (stop, how) = (options.stop, (settings.seq, settings.seed));
+    prepare_unless(stop, opened, &data.train, how, &rows)?;
     let eval_rows = run_path(out, EVAL_ROWS);
     if let Some(eval) = &data.eval {
-        prepare(opened, eval, settings.seq, settings.seed, &eval_rows)?;
+        prepare_unless(stop, opened, eval, how, &eval_rows)?;
     }
     let outcome = train::run(&TrainJob {
         folder: &opened.folder,
@@ -140,14 +142,15 @@ struct Leftovers<'a> {
 }
 
 impl Leftovers<'_> {
-    /// Removes the prepared rows, and all there is of a run that never began, so
-    /// that the same command can be given again. What cannot be removed stays:
-    /// the error that led here is the one to report.
-    fn clear(&self) {
+    /// Removes the prepared rows, and all there is of a run that never began or was
+    /// stopped before its first step. What cannot be removed stays: the error that
+    /// led here is the one to report.
+    fn clear(&self, error: &Error) {
         for rows in [ROWS, EVAL_ROWS] {
             drop(fs::remove_file(run_path(self.out, rows)));
         }
-        if !run_path(self.out, METRICS).exists() {
+        let has_begun = run_path(self.out, METRICS).exists();
+        if !has_begun || matches!(error, Error::Stopped) {
             drop(fs::remove_dir_all(self.out.join("run")));
             if self.made_out {
                 // Fails unless empty, as it should.
@@ -172,7 +175,7 @@ impl Inputs {
                 train: train.to_owned(),
                 eval,
             }),
-            None if options.model.as_os_str() == DEMO => {
+            None if options.model.path.as_os_str() == DEMO => {
                 let train = run_path(options.out, "demo-train.jsonl");
                 let held_out = run_path(options.out, "demo-eval.jsonl");
                 write(&train, demo::TRAIN_JSONL)?;

@@ -43,7 +43,7 @@ fn the_last_evaluation_of_a_run_is_the_evaluation_of_its_result() {
     };
     let events = Mutex::new(Vec::new());
     let outcome = train_model(TrainOptions {
-        model: &model,
+        model: (&model).into(),
         data: Some(&data),
         out: &out,
         settings: &settings,

@@ -34,6 +34,11 @@ impl Formats {
         Self::new(model, |_, _, param| recipe.weight_format(param.is_vector))
     }
 
+    /// The tensors of a unit.
+    pub fn num_tensors(&self, unit: usize) -> usize {
+        self.0[unit].len()
+    }
+
     /// The format of one tensor of a unit.
     pub fn of(&self, unit: usize, tensor: usize) -> WeightFormat {
         self.0[unit][tensor]

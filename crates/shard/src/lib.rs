@@ -34,6 +34,8 @@ pub struct Sharding {
     pub buckets: Vec<Bucket>,
     /// The first bucket of each unit, and the number of buckets at the end.
     first_bucket: Vec<usize>,
+    /// The first tensor of each unit, and the number of tensors at the end.
+    first_tensor: Vec<usize>,
 }
 
 /// What is gathered, reduced and updated at once.
@@ -78,6 +80,7 @@ impl Sharding {
         let mut dealt = Dealt::new(world_size);
         let mut buckets = Vec::new();
         let mut first_bucket = vec![0];
+        let mut first_tensor = vec![0];
         for (unit, tensors) in units.iter().enumerate() {
             for cut in buckets::cut(tensors, bucket_bytes) {
                 let runs = dealt.deal(&cut);
@@ -94,11 +97,13 @@ impl Sharding {
                 });
             }
             first_bucket.push(buckets.len());
+            first_tensor.push(first_tensor[unit] + tensors.len());
         }
         Self {
             world_size,
             buckets,
             first_bucket,
+            first_tensor,
         }
     }
 
@@ -114,6 +119,16 @@ impl Sharding {
     /// The number of units that were cut.
     pub fn num_units(&self) -> usize {
         self.first_bucket.len() - 1
+    }
+
+    /// A tensor of a unit, counted over the whole model.
+    pub fn tensor_number(&self, unit: usize, tensor: usize) -> usize {
+        self.first_tensor[unit] + tensor
+    }
+
+    /// The tensors of all units.
+    pub fn num_tensors(&self) -> usize {
+        self.first_tensor.last().copied().unwrap_or(0)
     }
 
     /// Elements that `rank` holds of the whole model.

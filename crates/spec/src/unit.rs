@@ -50,9 +50,9 @@ impl Param {
     /// The shape in a checkpoint: `[cols]` or `[rows, cols]`.
     pub fn shape(&self) -> Shape {
         if self.is_vector {
-            Shape(vec![self.cols as u64])
+            Shape::new(&[self.cols as u64])
         } else {
-            Shape(vec![self.rows as u64, self.cols as u64])
+            Shape::new(&[self.rows as u64, self.cols as u64])
         }
     }
 

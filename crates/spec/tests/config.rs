@@ -65,10 +65,10 @@ fn head_size_can_differ_from_hidden_over_heads() {
             .unwrap()
             .shape()
     };
-    assert_eq!(shape(Role::Query), Shape(vec![48, 64]));
-    assert_eq!(shape(Role::Key), Shape(vec![24, 64]));
-    assert_eq!(shape(Role::Output), Shape(vec![64, 48]));
-    assert_eq!(shape(Role::PostNorm), Shape(vec![64]));
+    assert_eq!(shape(Role::Query), Shape::new(&[48, 64]));
+    assert_eq!(shape(Role::Key), Shape::new(&[24, 64]));
+    assert_eq!(shape(Role::Output), Shape::new(&[64, 48]));
+    assert_eq!(shape(Role::PostNorm), Shape::new(&[64]));
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! Stored floats to f32 and back: bf16, f16 and f32, a slice at a time.
+//! Stored floats to f32 and back: bf16, f16, f32 and f64, a slice at a time.
 //!
-//! Widening is exact. Narrowing rounds to nearest, ties to even.
+//! Every rounding (f32 to a narrower dtype, f64 to f32) is to nearest, ties to
+//! even; all else is exact.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -9,10 +10,10 @@ use crate::{Dtype, cast, cast_mut};
 
 /// A dtype that weights are not stored in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("dtype {0} cannot be read as weights, expected F32, BF16 or F16")]
+#[error("dtype {0} cannot be read as weights, expected F32, BF16, F16 or F64")]
 pub struct NotAFloat(pub Dtype);
 
-/// Widens stored floats to f32.
+/// Brings stored floats to f32: exact but for f64, which is rounded.
 ///
 /// # Panics
 ///
@@ -22,12 +23,13 @@ pub fn widen(dtype: Dtype, stored: &[u8], wide: &mut [f32]) -> Result<(), NotAFl
         Dtype::F32 => wide.copy_from_slice(aligned(cast(stored))),
         Dtype::BF16 => aligned::<&[bf16]>(cast(stored)).convert_to_f32_slice(wide),
         Dtype::F16 => aligned::<&[f16]>(cast(stored)).convert_to_f32_slice(wide),
+        Dtype::F64 => round_to_f32(aligned(cast(stored)), wide),
         other => return Err(NotAFloat(other)),
     }
     Ok(())
 }
 
-/// Rounds f32 to stored floats.
+/// Brings f32 to stored floats, rounded where they are narrower.
 ///
 /// # Panics
 ///
@@ -37,9 +39,44 @@ pub fn narrow(dtype: Dtype, wide: &[f32], stored: &mut [u8]) -> Result<(), NotAF
         Dtype::F32 => aligned::<&mut [f32]>(cast_mut(stored)).copy_from_slice(wide),
         Dtype::BF16 => aligned::<&mut [bf16]>(cast_mut(stored)).convert_from_f32_slice(wide),
         Dtype::F16 => aligned::<&mut [f16]>(cast_mut(stored)).convert_from_f32_slice(wide),
+        Dtype::F64 => {
+            let stored = aligned::<&mut [f64]>(cast_mut(stored));
+            assert_eq!(stored.len(), wide.len(), "as many elements on both sides");
+            for (stored, &wide) in stored.iter_mut().zip(wide) {
+                *stored = f64::from(wide);
+            }
+        }
         other => return Err(NotAFloat(other)),
     }
     Ok(())
+}
+
+/// Rounds stored floats that f32 cannot hold to what [`widen`] makes of them, in
+/// place, so that they are the bytes that [`narrow`] gives back.
+///
+/// # Panics
+///
+/// If `stored` does not hold aligned elements.
+pub fn round_stored(dtype: Dtype, stored: &mut [u8]) {
+    if dtype != Dtype::F64 {
+        return;
+    }
+    let mut wide = [0.0];
+    for stored in aligned::<&mut [f64]>(cast_mut(stored)) {
+        round_to_f32(&[*stored], &mut wide);
+        *stored = f64::from(wide[0]);
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "`as` rounds to nearest, ties to even, which is what is wanted"
+)]
+fn round_to_f32(stored: &[f64], wide: &mut [f32]) {
+    assert_eq!(stored.len(), wide.len(), "as many elements on both sides");
+    for (wide, &stored) in wide.iter_mut().zip(stored) {
+        *wide = stored as f32;
+    }
 }
 
 fn aligned<T>(seen: Result<T, crate::NotAligned>) -> T {
@@ -71,6 +108,23 @@ mod tests {
         let mut stored = [0_u16; 2];
         narrow(Dtype::BF16, &wide, crate::as_bytes_mut(&mut stored)).unwrap();
         assert_eq!(stored, [0x3f80, 0x3f82]);
+    }
+
+    #[test]
+    fn f64_is_rounded_to_f32_and_comes_back_as_that_f32() {
+        let half_ulp = f64::from(f32::EPSILON) / 2.0;
+        let stored = [0.1, 1.0 + half_ulp, -f64::MAX, f64::NAN, -0.0, 1e-46];
+        let mut wide = [0.0; 6];
+        widen(Dtype::F64, as_bytes(&stored), &mut wide).unwrap();
+        assert_eq!(wide[..3], [0.1, 1.0, f32::NEG_INFINITY]);
+        assert!(wide[3].is_nan() && wide[4].is_sign_negative() && wide[5] == 0.0);
+        let mut back = [0.0_f64; 6];
+        narrow(Dtype::F64, &wide, crate::as_bytes_mut(&mut back)).unwrap();
+        assert_eq!(back[..2], [f64::from(0.1_f32), 1.0]);
+        assert!(back[3].is_nan());
+        let mut rounded = stored;
+        round_stored(Dtype::F64, crate::as_bytes_mut(&mut rounded));
+        assert_eq!(as_bytes(&rounded), as_bytes(&back));
     }
 
     #[test]

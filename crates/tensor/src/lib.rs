@@ -9,7 +9,7 @@ mod ledger;
 mod meta;
 mod view;
 
-pub use convert::{NotAFloat, narrow, widen};
+pub use convert::{NotAFloat, narrow, round_stored, widen};
 pub use dtype::{Dtype, UnknownDtype};
 pub use ledger::{Account, Ledger, LedgerLine, OverBudget, Reservation};
 pub use meta::{Shape, ShapeError, TensorMeta};

@@ -24,17 +24,53 @@ pub enum ShapeError {
     },
 }
 
+/// Dimensions that a shape holds without memory of its own.
+const INLINE_RANK: usize = 4;
+
 /// The dimensions of a tensor, outermost first; empty for a scalar.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct Shape(pub Vec<u64>);
+///
+/// A header of a hundred thousand tensors keeps as many shapes, so the usual
+/// ones, of up to four dimensions, take no memory beside themselves.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Shape(Dims);
+
+/// One shape has one form, or equal shapes would differ: at most
+/// [`INLINE_RANK`] dimensions are always held in place, with zeros behind them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Dims {
+    Few { rank: u8, dims: [u64; INLINE_RANK] },
+    Many(Box<[u64]>),
+}
 
 impl Shape {
+    /// A shape of these dimensions.
+    pub fn new(given: &[u64]) -> Self {
+        if given.len() > INLINE_RANK {
+            return Self(Dims::Many(given.into()));
+        }
+        let mut dims = [0; INLINE_RANK];
+        let mut rank = 0;
+        for (dim, &given) in dims.iter_mut().zip(given) {
+            *dim = given;
+            rank += 1;
+        }
+        Self(Dims::Few { rank, dims })
+    }
+
+    /// The dimensions, outermost first.
+    pub fn dims(&self) -> &[u64] {
+        match &self.0 {
+            Dims::Few { rank, dims } => &dims[..usize::from(*rank)],
+            Dims::Many(dims) => dims,
+        }
+    }
+
     /// The number of elements; 1 for a scalar, 0 if any dimension is 0.
     pub fn num_elements(&self) -> Result<u64, ShapeError> {
-        if self.0.contains(&0) {
+        if self.dims().contains(&0) {
             return Ok(0);
         }
-        self.0
+        self.dims()
             .iter()
             .try_fold(1_u64, |product, &dim| product.checked_mul(dim))
             .ok_or_else(|| ShapeError::TooLarge {
@@ -44,14 +80,20 @@ impl Shape {
 
     /// The outermost dimension: the rows that sharding deals. 1 for a scalar.
     pub fn num_rows(&self) -> u64 {
-        self.0.first().copied().unwrap_or(1)
+        self.dims().first().copied().unwrap_or(1)
+    }
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self::new(&[])
     }
 }
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[")?;
-        for (index, dim) in self.0.iter().enumerate() {
+        for (index, dim) in self.dims().iter().enumerate() {
             let comma = if index == 0 { "" } else { ", " };
             write!(f, "{comma}{dim}")?;
         }
@@ -61,7 +103,7 @@ impl fmt::Display for Shape {
 
 impl From<&[u64]> for Shape {
     fn from(dims: &[u64]) -> Self {
-        Self(dims.to_vec())
+        Self::new(dims)
     }
 }
 
@@ -115,6 +157,23 @@ mod tests {
         assert_eq!(bytes(Dtype::F32, &[]), Ok(4));
         assert_eq!(bytes(Dtype::F32, &[0, u64::MAX]), Ok(0));
         assert_eq!(bytes(Dtype::F32, &[u64::MAX, 2, 0]), Ok(0));
+    }
+
+    #[test]
+    fn a_shape_of_any_rank_keeps_its_dimensions() {
+        let dims: Vec<u64> = (0..9).collect();
+        for rank in 0..=dims.len() {
+            let shape = Shape::new(&dims[..rank]);
+            assert_eq!(shape.dims(), &dims[..rank]);
+            assert_eq!(shape, shape.clone());
+        }
+        assert_eq!(Shape::new(&[2, 0, 3]).to_string(), "[2, 0, 3]");
+        assert_ne!(Shape::new(&[2]), Shape::new(&[2, 0]));
+    }
+
+    #[test]
+    fn a_meta_tensor_takes_72_bytes() {
+        assert_eq!(size_of::<TensorMeta>(), 72);
     }
 
     #[test]

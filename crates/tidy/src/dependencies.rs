@@ -40,6 +40,7 @@ pub const DEPENDENCIES: &[(&str, &str)] = &[
     ),
     ("serde", "settings and configs as plain structs"),
     ("serde_json", "config.json, headers, metrics, reports"),
+    ("sha2", "tests: digests of whole tables of 8-bit formats"),
     ("signal-hook", "Ctrl-C ends a run at a step's boundary"),
     ("strsim", "the name that was probably meant"),
     ("tempfile", "folders that go away again"),

@@ -98,15 +98,50 @@ pub enum TrainError {
     /// Data without a single token to learn.
     #[error("no sequence of the data has a target token: there is nothing to learn")]
     NoTargets,
+    /// The run was asked to stop before its first step.
+    #[error("stopped before the first step; nothing is kept")]
+    Stopped,
     /// Ranks that planned differently.
-    #[error("rank {rank} planned {theirs:#018x}, this rank {ours:#018x}: inputs differ")]
+    #[error(
+        "the {what} of rank {rank} is {theirs:#018x}, that of this rank {ours:#018x}: inputs differ"
+    )]
     PlanDiffers {
+        /// What was decided: `plan` or `load plan`.
+        what: &'static str,
         /// The other rank.
         rank: usize,
         /// Its plan's hash.
         theirs: u64,
         /// This rank's.
         ours: u64,
+    },
+    /// A tensor of which bytes were never read, or read twice.
+    #[error(
+        "tensor `{tensor}` of {file} has {expected_bytes} bytes, the ranks read {found_bytes} together: the load is wrong"
+    )]
+    NotRead {
+        /// The tensor.
+        tensor: String,
+        /// Its file.
+        file: PathBuf,
+        /// Its bytes.
+        expected_bytes: u64,
+        /// The bytes that were read by all ranks.
+        found_bytes: u64,
+    },
+    /// A tensor that does not lie in the shards as it was read.
+    #[error(
+        "tensor `{tensor}` of {file} was read with digest {expected} and lies in the shards with {found}: the load is wrong"
+    )]
+    Arrived {
+        /// The tensor.
+        tensor: String,
+        /// Its file.
+        file: PathBuf,
+        /// The digest of what was read.
+        expected: checkpoint::Digest,
+        /// The digest of what lies in the shards.
+        found: checkpoint::Digest,
     },
     /// A rank failed.
     #[error("rank {rank} of {world_size}")]

@@ -85,6 +85,19 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// What a rank holds and held by name, with an arena of the planned size.
+    pub fn ledger(rank: usize, ledger: &Ledger, arena: &Arena, planned_bytes: u64) -> Self {
+        Self::Ledger {
+            rank,
+            accounts: LedgerAccount::all(ledger, arena),
+            peak_mib: mib(ledger.peak_bytes()),
+            arena_planned_mib: mib(planned_bytes),
+            arena_used_mib: mib(arena.high_water_bytes() as u64),
+        }
+    }
+}
+
 /// One step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {

@@ -1,17 +1,26 @@
 //! How a shard is written out: every rank writes its own byte ranges into the
 //! final files, in the names and dtypes of the source. No gather, no merge.
 
-use checkpoint::{ExportPlan, Located, StagedFiles};
+use checkpoint::{Digest, ExportPlan, Located, StagedFiles};
 use half::bf16;
-use kernels::{WeightFormat, join_master};
+use kernels::WeightFormat;
 use model::Transformer;
-use shard::{Bucket, Part};
-use tensor::{Dtype, Ledger, as_bytes_mut, cast, narrow};
+use tensor::{Dtype, Ledger, cast};
 
-use crate::load::{STAGING_LEN, Staging, element_range};
+use crate::load::num_readers;
+use crate::stored::each_stored;
 use crate::{RankWorld, TrainError};
 
-/// Writes this rank's part of every tensor; gives the bytes written.
+/// What a rank wrote.
+#[derive(Debug, Default)]
+pub struct Written {
+    /// Bytes of tensors.
+    pub num_bytes: u64,
+    /// By the number of the tensor in the model, of this rank's ranges.
+    pub digests: Vec<Digest>,
+}
+
+/// Writes this rank's part of every tensor.
 ///
 /// # Panics
 ///
@@ -22,34 +31,38 @@ pub fn export(
     plan: &ExportPlan,
     files: &StagedFiles,
     ledger: &Ledger,
-) -> Result<u64, TrainError> {
-    let mut staging = Staging::new(ledger)?;
-    let rank = world.group.world().rank();
-    let mut num_bytes = 0;
-    for (index, bucket) in world.sharding.buckets.iter().enumerate() {
-        let slot = world.window.own(index)?;
-        let places = &world.own_layout(index).parts;
-        for (part_index, part) in bucket.runs[rank].parts.iter().enumerate() {
-            let residual = match &world.optimizer {
-                Some(optimizer) => optimizer.residual(index, part_index),
-                None => &[],
-            };
-            let tensor = bucket.slices[part.slice].tensor;
-            let name = &model.units[bucket.unit].params[tensor].name;
-            let mut part = PartToWrite {
-                files,
-                bucket,
-                part,
-                target: plan
-                    .located(name)
-                    .expect("the plan has every tensor of the model"),
-                staging: &mut staging,
-            };
-            let format = world.formats.of(bucket.unit, tensor);
-            num_bytes += part.write(format, &slot[places[part_index].clone()], residual)?;
-        }
+) -> Result<Written, TrainError> {
+    let targets: Vec<&Located> = model
+        .params()
+        .map(|param| {
+            let target = plan.located(&param.name);
+            target.expect("the plan has every tensor of the model")
+        })
+        .collect();
+    let nothing = || Written {
+        num_bytes: 0,
+        digests: vec![Digest::default(); targets.len()],
+    };
+    let threads = each_stored(
+        world,
+        num_readers(world.sharding.world_size),
+        ledger,
+        |tensor| targets[tensor].meta.dtype,
+        nothing,
+        |written, piece| {
+            files.write_at(targets[piece.tensor], piece.begin, piece.bytes)?;
+            written.num_bytes += piece.bytes.len() as u64;
+            written.digests[piece.tensor] += Digest::of(piece.begin, piece.bytes);
+            Ok(())
+        },
+    )?;
+    let mut sum = nothing();
+    for thread in threads {
+        sum.num_bytes += thread.num_bytes;
+        let digests = sum.digests.iter_mut().zip(thread.digests);
+        digests.for_each(|(sum, digest)| *sum += digest);
     }
-    Ok(num_bytes)
+    Ok(sum)
 }
 
 /// Refuses a state that a file could not hold as numbers: a NaN, an infinity, or
@@ -60,7 +73,7 @@ pub fn check_finite(
     plan: &ExportPlan,
     step: u64,
 ) -> Result<(), TrainError> {
-    let rank = world.group.world().rank();
+    let rank = world.rank;
     for (index, bucket) in world.sharding.buckets.iter().enumerate() {
         let slot = world.window.own(index)?;
         let places = &world.own_layout(index).parts;
@@ -97,77 +110,6 @@ const F16_OVERFLOW: f32 = 65520.0;
 /// Whether every magnitude is below the limit; a NaN is not.
 fn all_below(mut values: impl Iterator<Item = f32>, limit: f32) -> bool {
     values.all(|value| value.abs() < limit)
-}
-
-/// A part of a rank's run on its way to its file.
-struct PartToWrite<'a> {
-    files: &'a StagedFiles,
-    bucket: &'a Bucket,
-    part: &'a Part,
-    target: &'a Located,
-    staging: &'a mut Staging,
-}
-
-impl PartToWrite<'_> {
-    /// Writes the part in the dtype of its source; gives the bytes written.
-    fn write(
-        &mut self,
-        format: WeightFormat,
-        plane: &[u8],
-        residual: &[i16],
-    ) -> Result<u64, TrainError> {
-        let dtype = self.target.meta.dtype;
-        if let (Dtype::F32, WeightFormat::F32) | (Dtype::BF16, WeightFormat::Bf16) = (dtype, format)
-        {
-            return self.write_at(0, plane);
-        }
-        let mut num_bytes = 0;
-        let mut at = 0;
-        while at < self.part.num_elements {
-            let len = STAGING_LEN.min(self.part.num_elements - at);
-            self.widen_master(format, plane, residual, at, len);
-            let size = dtype.size_bytes().expect("sources are whole-byte floats");
-            let mut stored = std::mem::take(&mut self.staging.stored);
-            let bytes = &mut as_bytes_mut(&mut stored)[..len * size];
-            narrow(dtype, &self.staging.wide[..len], bytes)?;
-            num_bytes += self.write_at(at * size, bytes)?;
-            self.staging.stored = stored;
-            at += len;
-        }
-        Ok(num_bytes)
-    }
-
-    /// Brings `len` elements of the master from `at` on into `staging.wide`.
-    fn widen_master(
-        &mut self,
-        format: WeightFormat,
-        plane: &[u8],
-        residual: &[i16],
-        at: usize,
-        len: usize,
-    ) {
-        let wide = &mut self.staging.wide[..len];
-        match format {
-            WeightFormat::F32 => wide.copy_from_slice(&aligned::<f32>(plane)[at..at + len]),
-            WeightFormat::Bf16 => {
-                let high = &aligned::<bf16>(plane)[at..at + len];
-                for (index, (wide, &high)) in wide.iter_mut().zip(high).enumerate() {
-                    let low = residual.get(at + index).copied().unwrap_or(0);
-                    *wide = join_master(high, low);
-                }
-            }
-        }
-    }
-
-    /// Writes bytes at an offset within the part; gives their number.
-    fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<u64, TrainError> {
-        let slice = &self.bucket.slices[self.part.slice];
-        let elements = element_range(&self.part.rows, slice.cols, self.part.num_elements);
-        let size = self.target.meta.dtype.size_bytes();
-        let begin = elements.start * size.expect("sources are whole-byte floats") + offset;
-        self.files.write_at(self.target, begin as u64, bytes)?;
-        Ok(bytes.len() as u64)
-    }
 }
 
 /// A plane seen as numbers; parts begin at multiples of 64 bytes.

@@ -10,8 +10,9 @@ use model::Transformer;
 use plan::{DryRun, Formats, Recipe, Work, shard_model};
 use tensor::Ledger;
 
+use crate::load::{LoadSettings, Origin};
 use crate::place::{on_threads, open_arena};
-use crate::{RankWorld, TrainError, load};
+use crate::{Event, RankWorld, TrainError, load};
 
 /// A checkpoint to be read.
 #[derive(Debug, Clone, Copy)]
@@ -36,11 +37,41 @@ pub fn resting_formats(inference: &InferenceModel<'_>) -> Formats {
     })
 }
 
-/// Loads the model and hands it to `work` with an arena that has room for `works`.
+/// A loaded model and where it is computed.
+#[derive(Debug, Clone, Copy)]
+pub struct Resting<'a> {
+    /// The processor, with an arena of the planned size.
+    pub device: &'a Cpu,
+    /// The weights.
+    pub world: &'a RankWorld<'a>,
+    ledger: &'a Ledger,
+    planned_bytes: u64,
+}
+
+impl Resting<'_> {
+    /// What this rank holds and held by name.
+    pub fn memory(&self) -> Event {
+        let rank = self.world.group.world().rank();
+        Event::ledger(rank, self.ledger, self.device.arena(), self.planned_bytes)
+    }
+}
+
+/// As [`with_resting`], for work that asks nothing about memory.
 pub fn with_model<T: Send>(
     inference: &InferenceModel<'_>,
     works: &[Work],
     work: impl Fn(&Cpu, &RankWorld<'_>) -> Result<T, TrainError> + Sync,
+) -> Result<T, TrainError> {
+    with_resting(inference, works, |resting| {
+        work(resting.device, resting.world)
+    })
+}
+
+/// Loads the model and hands it to `work` with an arena that has room for `works`.
+pub fn with_resting<T: Send>(
+    inference: &InferenceModel<'_>,
+    works: &[Work],
+    work: impl Fn(&Resting<'_>) -> Result<T, TrainError> + Sync,
 ) -> Result<T, TrainError> {
     let &InferenceModel {
         model, num_threads, ..
@@ -62,8 +93,18 @@ pub fn with_model<T: Send>(
             let (arena, _reservation) = open_arena(plan.capacity_bytes, &ledger)?;
             let device = Cpu::new(arena, num_threads);
             let mut world = RankWorld::new(&group, &device, &sharding, &formats, None, &ledger)?;
-            load(&mut world, inference.folder, inference.sources, &ledger)?;
-            work(&device, &world)
+            let origin = Origin {
+                folder: inference.folder,
+                sources: inference.sources,
+                settings: LoadSettings::default(),
+            };
+            load(&mut world, &origin, &ledger)?;
+            work(&Resting {
+                device: &device,
+                world: &world,
+                ledger: &ledger,
+                planned_bytes: plan.capacity_bytes,
+            })
         })
     });
     match ranks {

@@ -5,6 +5,7 @@
 //! the shard is filled ([`load`]) and written out ([`export`]), the loop around
 //! the step ([`run`]), and the memory of each phase ([`Meter`]).
 
+mod agree;
 mod error;
 mod events;
 mod export;
@@ -16,19 +17,22 @@ mod optimizer;
 mod phases;
 mod place;
 mod rank;
+mod rehearse;
 mod run;
 mod schedule;
 mod settings;
+mod stored;
 mod world;
 
 pub use error::TrainError;
 pub use events::{Event, LedgerAccount, Observer, StepRecord};
-pub use export::{check_finite, export};
-pub use inference::{InferenceModel, resting_formats, with_model};
-pub use load::load;
+pub use export::{Written, check_finite, export};
+pub use inference::{InferenceModel, Resting, resting_formats, with_model, with_resting};
+pub use load::{LoadSettings, Loaded, Origin, ReadWay, UnknownReadWay, load};
 pub use meter::{MemorySnapshot, Meter, PhaseRecord};
 pub use optimizer::{Optimizer, OptimizerSettings};
 pub use rank::RankOutcome;
+pub use rehearse::{LoadReport, RankLoad, Rehearsal, rehearse};
 pub use run::{Outcome, TrainJob, check, run};
 pub use schedule::LearningRate;
 pub use settings::{ClipMode, DecayOn, ScheduleKind, Settings, SettingsError};

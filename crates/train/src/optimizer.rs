@@ -118,9 +118,13 @@ impl Optimizer {
         &self.buckets[bucket][part].residual
     }
 
-    /// The low bits of a part's master, to be filled by a load.
-    pub fn residual_mut(&mut self, bucket: usize, part: usize) -> &mut [i16] {
-        &mut self.buckets[bucket][part].residual
+    /// The low bits of all masters by bucket and part, to be filled by a load.
+    pub fn residuals_mut(&mut self) -> impl Iterator<Item = Vec<&mut [i16]>> {
+        let buckets = self.buckets.iter_mut();
+        buckets.map(|parts| {
+            let parts = parts.iter_mut();
+            parts.map(|part| &mut part.residual[..]).collect()
+        })
     }
 
     /// Updates the rank's run of a bucket, whose planes lie in `slot`.

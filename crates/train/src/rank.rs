@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use checkpoint::{PlannedFile, StagedFiles, Staging};
+use checkpoint::{MANIFEST_NAME, Manifest, PlannedFile, StagedFiles, Staging};
 use comm::{ProcessGroup, ReduceOp};
 use data::{Order, Rows, deal_rows, micro_batches};
 use kernels::Cpu;
@@ -12,13 +12,14 @@ use model::{MicroBatch, StepSettings, train_step};
 use plan::Plan;
 use tensor::{Account, Ledger};
 
-use crate::meter::mib;
+use crate::agree::agree;
+use crate::load::{Origin, over_ranks};
 use crate::phases::{Phases, Report};
 use crate::place::{on_threads, open_arena};
 use crate::run::Schedule;
 use crate::{
-    Event, LedgerAccount, Optimizer, PhaseRecord, RankWorld, StepRecord, TrainError, TrainJob,
-    check_finite, export, load,
+    Event, Optimizer, PhaseRecord, RankWorld, StepRecord, TrainError, TrainJob, check_finite,
+    export, load,
 };
 
 /// What one rank did and held.
@@ -65,7 +66,7 @@ fn train_on_threads(
     let rank = group.world().rank();
     let mut phases = Phases::begin(report, rank == 0, "start");
     let ledger = Ledger::unlimited();
-    agree(group, plan)?;
+    agree(group, plan.hash, "plan")?;
     let own = &plan.ranks[rank];
     let (arena, _reservation) = open_arena(own.arena.capacity_bytes, &ledger)?;
     let device = Cpu::new(arena, schedule.num_threads);
@@ -86,7 +87,12 @@ fn train_on_threads(
         Some(optimizer),
         &ledger,
     )?;
-    let read_bytes = load(&mut world, job.folder, job.sources, &ledger)?;
+    let origin = Origin {
+        folder: job.folder,
+        sources: job.sources,
+        settings: job.settings.load()?,
+    };
+    let loaded = load(&mut world, &origin, &ledger)?;
 
     phases.next(group, "prepare")?;
     let mut trainer = Trainer {
@@ -104,7 +110,7 @@ fn train_on_threads(
         world,
         phases,
         outcome: RankOutcome {
-            read_bytes,
+            read_bytes: loaded.read_bytes,
             ..RankOutcome::default()
         },
     };
@@ -119,22 +125,6 @@ fn train_on_threads(
     outcome.arena_bytes = own.arena.capacity_bytes;
     outcome.arena_used_bytes = device.arena().high_water_bytes() as u64;
     Ok(outcome)
-}
-
-/// Refuses to go on where another rank planned something else.
-fn agree(group: &ProcessGroup, plan: &Plan) -> Result<(), TrainError> {
-    let hashes = group.all_gather(&plan.hash.0.to_le_bytes(), "plan hash")?;
-    for (rank, bytes) in hashes.iter().enumerate() {
-        let theirs = bytes.as_slice().try_into().map_or(0, u64::from_le_bytes);
-        if theirs != plan.hash.0 {
-            return Err(TrainError::PlanDiffers {
-                rank,
-                theirs,
-                ours: plan.hash.0,
-            });
-        }
-    }
-    Ok(())
 }
 
 /// A rank that is loaded and training.
@@ -160,6 +150,9 @@ impl Trainer<'_> {
     fn run(&mut self) -> Result<(), TrainError> {
         let settings = self.job.settings;
         let num_steps = self.schedule.num_steps;
+        if num_steps > 0 {
+            self.refuse_if_stopped()?;
+        }
         self.evaluate(0)?;
         let mut step = 0;
         while step < num_steps && !self.asked_to_stop()? {
@@ -182,6 +175,9 @@ impl Trainer<'_> {
             }
         }
         if step < num_steps {
+            if step == 0 {
+                return Err(TrainError::Stopped);
+            }
             self.event(&Event::Stopped { step, num_steps })?;
         }
         if step > 0 {
@@ -309,11 +305,14 @@ impl Trainer<'_> {
         }
         group.barrier("files staged")?;
         let files = StagedFiles::open(path, plan)?;
-        self.outcome.written_bytes =
-            export(&self.world, self.job.model, plan, &files, self.ledger)?;
+        let written = export(&self.world, self.job.model, plan, &files, self.ledger)?;
+        self.outcome.written_bytes = written.num_bytes;
         files.sync()?;
-        group.barrier("files written")?;
-        if let Some(staging) = staging {
+        let digests = over_ranks(group, &written.digests)?;
+        if let Some(mut staging) = staging {
+            let names = self.job.model.params().map(|param| param.name.as_str());
+            let text = Manifest::text(names.zip(digests));
+            staging.add_text(MANIFEST_NAME, &text)?;
             staging.commit()?;
         }
         group.barrier("files in place")?;
@@ -333,15 +332,22 @@ impl Trainer<'_> {
         Ok(asked[0] > 0)
     }
 
+    /// Ends a run that has learned nothing yet: there is nothing to keep.
+    fn refuse_if_stopped(&self) -> Result<(), TrainError> {
+        if self.asked_to_stop()? {
+            return Err(TrainError::Stopped);
+        }
+        Ok(())
+    }
+
     /// Says what every rank held by name; rank 0 speaks for all.
     fn tell_ledger(&self) -> Result<(), TrainError> {
-        let own = Event::Ledger {
-            rank: self.rank(),
-            accounts: LedgerAccount::all(self.ledger, self.world.device.arena()),
-            peak_mib: mib(self.ledger.peak_bytes()),
-            arena_planned_mib: mib(self.plan.ranks[self.rank()].arena.capacity_bytes),
-            arena_used_mib: mib(self.world.device.arena().high_water_bytes() as u64),
-        };
+        let own = Event::ledger(
+            self.rank(),
+            self.ledger,
+            self.world.device.arena(),
+            self.plan.ranks[self.rank()].arena.capacity_bytes,
+        );
         let bytes = serde_json::to_vec(&own).expect("events are plain data");
         for line in self.world.group.all_gather(&bytes, "ledgers")? {
             let event = serde_json::from_slice(&line).expect("written by this program");

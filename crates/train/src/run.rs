@@ -211,8 +211,13 @@ fn row_counts(batches: &[std::ops::Range<u64>]) -> Vec<usize> {
         .collect()
 }
 
-fn rank_error(failure: RankFailure<TrainError>, world_size: usize) -> TrainError {
+pub(crate) fn rank_error(failure: RankFailure<TrainError>, world_size: usize) -> TrainError {
     match failure {
+        // All ranks ended for a reason that is none of theirs.
+        RankFailure::Failed {
+            source: TrainError::Stopped,
+            ..
+        } => TrainError::Stopped,
         RankFailure::Failed { rank, source } => TrainError::Rank {
             rank,
             world_size,

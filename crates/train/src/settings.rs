@@ -3,8 +3,11 @@
 //! Plain values with defaults, as read from a file or from flags; [`Settings::check`]
 //! refuses what cannot be.
 
+use checkpoint::UnknownCachePolicy;
 use data::RunLength;
 use serde::{Deserialize, Serialize};
+
+use crate::{LoadSettings, UnknownReadWay};
 
 /// The settings of a run. Every field is a key of the TOML file and a flag.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -62,6 +65,12 @@ pub struct Settings {
     pub logits_room: u64,
     /// MB (10^6 bytes) after which a weight file is followed by the next.
     pub max_file_size: u64,
+    /// Which rank reads a byte of the checkpoint: `own`, `host` or `root`.
+    pub read: String,
+    /// What reading leaves in the page cache: `auto`, `keep`, `drop` or `direct`.
+    pub cache: String,
+    /// Whether what arrived is compared with what was read.
+    pub digests: bool,
 }
 
 impl Default for Settings {
@@ -93,6 +102,9 @@ impl Default for Settings {
             save_every: 0,
             logits_room: 64,
             max_file_size: 5000,
+            read: "own".to_owned(),
+            cache: "auto".to_owned(),
+            digests: true,
         }
     }
 }
@@ -156,6 +168,12 @@ pub enum SettingsError {
     /// A recipe that there is not.
     #[error("setting `recipe`")]
     Recipe(#[from] plan::UnknownRecipe),
+    /// A way to read that there is not.
+    #[error("setting `read`")]
+    Read(#[from] UnknownReadWay),
+    /// A cache policy that there is not.
+    #[error("setting `cache`")]
+    Cache(#[from] UnknownCachePolicy),
 }
 
 impl Settings {
@@ -198,6 +216,7 @@ impl Settings {
             &format!("`{}`", self.recompute),
         )?;
         self.recipe()?;
+        self.load()?;
         self.run_length()?;
         Ok(())
     }
@@ -205,6 +224,15 @@ impl Settings {
     /// The precision set.
     pub fn recipe(&self) -> Result<plan::Recipe, SettingsError> {
         Ok(self.recipe.parse::<plan::Recipe>()?)
+    }
+
+    /// How the checkpoint is read.
+    pub fn load(&self) -> Result<LoadSettings, SettingsError> {
+        Ok(LoadSettings {
+            way: self.read.parse()?,
+            cache: self.cache.parse()?,
+            checks_digests: self.digests,
+        })
     }
 
     /// When the run ends: one epoch, unless said otherwise.

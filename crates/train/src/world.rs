@@ -13,6 +13,8 @@ use crate::{Optimizer, TrainError};
 /// One rank among others.
 #[derive(Debug)]
 pub struct RankWorld<'a> {
+    /// Whose shard it holds.
+    pub(crate) rank: usize,
     pub(crate) group: &'a ProcessGroup,
     pub(crate) device: &'a Cpu,
     pub(crate) sharding: &'a Sharding,
@@ -35,26 +37,49 @@ impl<'a> RankWorld<'a> {
         optimizer: Option<Optimizer>,
         ledger: &Ledger,
     ) -> Result<Self, TrainError> {
-        let world_size = group.world().world_size();
+        let rank = group.world().rank();
+        Self::of_rank(rank, group, device, sharding, formats, optimizer, ledger)
+    }
+
+    /// As [`RankWorld::new`], for the shard of `rank`, which may be one of a larger
+    /// world than the group's if the group is of one rank; its planes are then
+    /// alone in the window.
+    pub fn of_rank(
+        rank: usize,
+        group: &'a ProcessGroup,
+        device: &'a Cpu,
+        sharding: &'a Sharding,
+        formats: &'a Formats,
+        optimizer: Option<Optimizer>,
+        ledger: &Ledger,
+    ) -> Result<Self, TrainError> {
         let layouts: Vec<Vec<SlotLayout>> = sharding
             .buckets
             .iter()
             .map(|bucket| {
-                let ranks = 0..world_size;
+                let ranks = 0..sharding.world_size;
                 ranks
                     .map(|rank| SlotLayout::new(bucket, rank, formats))
                     .collect()
             })
             .collect();
+        let is_alone = group.world().world_size() < sharding.world_size;
+        let in_window = if is_alone {
+            rank..rank + 1
+        } else {
+            0..sharding.world_size
+        };
         let slots: Vec<Vec<usize>> = layouts
             .iter()
-            .map(|ranks| ranks.iter().map(|layout| layout.num_bytes).collect())
+            .map(|ranks| {
+                let ranks = ranks[in_window.clone()].iter();
+                ranks.map(|layout| layout.num_bytes).collect()
+            })
             .collect();
-        let own = layouts
-            .iter()
-            .map(|ranks| ranks[group.world().rank()].num_bytes as u64);
+        let own = layouts.iter().map(|ranks| ranks[rank].num_bytes as u64);
         let weights = ledger.reserve(Account::Weights, own.sum())?;
         Ok(Self {
+            rank,
             group,
             device,
             sharding,
@@ -66,9 +91,14 @@ impl<'a> RankWorld<'a> {
         })
     }
 
+    /// Whether the other ranks are only imagined.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.group.world().world_size() < self.sharding.world_size
+    }
+
     /// This rank's layout of a bucket.
     pub(crate) fn own_layout(&self, bucket: usize) -> &SlotLayout {
-        &self.layouts[bucket][self.group.world().rank()]
+        &self.layouts[bucket][self.rank]
     }
 }
 
@@ -94,7 +124,7 @@ impl Exchange<Cpu> for RankWorld<'_> {
     }
 
     fn rank(&self) -> usize {
-        self.group.world().rank()
+        self.rank
     }
 
     fn unshard(&self, bucket: usize) -> Result<GatheredBucket<'_>, TrainError> {
@@ -133,10 +163,9 @@ impl Exchange<Cpu> for RankWorld<'_> {
         shard: &<Cpu as Device>::Buffer,
         grad_scale: f32,
     ) -> Result<(), TrainError> {
-        let rank = self.group.world().rank();
         let mut slot = self.window.own_mut(bucket)?;
         if let Some(optimizer) = &mut self.optimizer {
-            let layout = &self.layouts[bucket][rank];
+            let layout = &self.layouts[bucket][self.rank];
             optimizer.update(self.device, bucket, layout, &mut slot, shard, grad_scale);
         }
         Ok(())

@@ -9,6 +9,7 @@ use crate::error::CliError;
 use crate::format::{Align, count, counted, table};
 use crate::output::{print, print_json};
 use crate::progress;
+use crate::reading::Reading;
 use crate::values;
 
 /// Loss and perplexity of a model on data.
@@ -27,13 +28,15 @@ pub(crate) struct Eval {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    reading: Reading,
 }
 
 impl Eval {
     pub(crate) fn run(self) -> Result<(), CliError> {
         let bar = progress::counter("rows", 0);
         let report = evaluate(
-            &self.model,
+            self.reading.noted(&self.model)?,
             &self.data,
             self.seq,
             self.threads,

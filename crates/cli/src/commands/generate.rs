@@ -7,8 +7,10 @@ use nestling::{Finish, GenerateOptions, Prompt, Sampling, generate};
 use serde_json::json;
 
 use crate::error::CliError;
-use crate::output::{print, print_json, write_now};
+use crate::output::{note, print, print_json, write_now};
 use crate::progress;
+use crate::reading::Reading;
+use crate::tables::ledger_table;
 use crate::values;
 
 /// Text from a model.
@@ -44,13 +46,19 @@ pub(crate) struct Generate {
     /// Threads to compute on; 0 is all cores
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = values::threads)]
     threads: usize,
-    /// Print tokens, text and why it ended as JSON
+    /// Say on standard error what the model held in memory, by name
+    #[arg(long)]
+    memory: bool,
+    /// Print tokens, text, why it ended and the memory as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    reading: Reading,
 }
 
 impl Generate {
     pub(crate) fn run(self) -> Result<(), CliError> {
+        let model = self.reading.noted(&self.model)?;
         let spinner = progress::spinner("loading");
         let failed = Mutex::new(None);
         let say = |piece: &str| {
@@ -62,7 +70,7 @@ impl Generate {
                 failed.get_or_insert(CliError::Output { source });
             }
         };
-        let generated = generate(&self.model, self.beginning(), self.options(), &say)?;
+        let generated = generate(model, self.beginning(), self.options(), &say)?;
         spinner.finish_and_clear();
         if self.json {
             return print_json(&json!({
@@ -73,12 +81,21 @@ impl Generate {
                     Finish::EndOfText => "end_of_text",
                     Finish::Length => "length",
                 },
+                "memory": generated.memory,
             }));
         }
         match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            Some(error) => Err(error),
-            None => print("\n"),
+            Some(error) => return Err(error),
+            None if generated.text.is_none() => print(&listed(&generated.new_ids))?,
+            None => {}
         }
+        print("\n")?;
+        if self.memory
+            && let Some(table) = ledger_table(&generated.memory)
+        {
+            note(table.trim_end());
+        }
+        Ok(())
     }
 
     fn beginning(&self) -> Prompt<'_> {
@@ -101,6 +118,12 @@ impl Generate {
             threads: self.threads,
         }
     }
+}
+
+/// Ids as `--ids` takes them.
+fn listed(ids: &[u32]) -> String {
+    let ids: Vec<_> = ids.iter().map(u32::to_string).collect();
+    ids.join(",")
 }
 
 fn temperature(text: &str) -> Result<f32, String> {

@@ -7,6 +7,7 @@ use crate::error::CliError;
 use crate::format::{Align, table};
 use crate::output::{note, print, to_json};
 use crate::progress;
+use crate::reading::Reading;
 use crate::values;
 
 /// Tokens that are printed of each position.
@@ -29,12 +30,15 @@ pub(crate) struct Logits {
     /// Threads to compute on; 0 is all cores
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = values::threads)]
     threads: usize,
+    #[command(flatten)]
+    reading: Reading,
 }
 
 impl Logits {
     pub(crate) fn run(self) -> Result<(), CliError> {
+        let model = self.reading.noted(&self.model)?;
         let spinner = progress::spinner("computing");
-        let logits = nestling::logits(&self.model, &self.ids, self.threads)?;
+        let logits = nestling::logits(model, &self.ids, self.threads)?;
         spinner.finish_and_clear();
         if let Some(path) = &self.npy {
             write_whole(path, &logits.to_npy())?;

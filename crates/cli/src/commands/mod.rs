@@ -6,10 +6,12 @@ mod init;
 mod inspect;
 mod logits;
 mod train;
+mod verify;
 
 use std::process::ExitCode;
 
 use crate::error::CliError;
+use crate::signals;
 
 /// What the program can do.
 #[derive(Debug, clap::Subcommand)]
@@ -24,6 +26,8 @@ pub(crate) enum Command {
     Logits(logits::Logits),
     /// What is in a model: units, tensors, dtypes, bytes, ties, problems
     Inspect(inspect::Inspect),
+    /// Are these the weights that they should be
+    Verify(verify::Verify),
     /// Write a random checkpoint of a known shape
     Init(init::Init),
 }
@@ -31,8 +35,13 @@ pub(crate) enum Command {
 impl Command {
     /// Runs the command to its exit code.
     pub(crate) fn run(self) -> Result<ExitCode, CliError> {
+        if let Self::Train(train) = self {
+            return train.run();
+        }
+        signals::clean_up_when_ended()?;
         match self {
             Self::Train(train) => return train.run(),
+            Self::Verify(verify) => return verify.run(),
             Self::Eval(eval) => eval.run(),
             Self::Generate(generate) => generate.run(),
             Self::Logits(logits) => logits.run(),

@@ -10,5 +10,7 @@ mod bad_input;
 mod checkpoints;
 mod program;
 mod reading;
+mod sources;
 mod stopping;
 mod training;
+mod verifying;

@@ -130,3 +130,37 @@ fn a_command_line_that_is_not_understood_ends_with_2() {
         assert_eq!(ran.stdout, "", "{words}");
     }
 }
+
+#[test]
+fn generate_goes_on_from_ids_without_a_tokenizer_and_says_what_it_holds() {
+    let place = Place::with_tiny();
+    let found = place
+        .run("generate model --ids 1,2,3 --max-tokens 4 --json")
+        .json();
+    assert_eq!(found["text"], serde_json::Value::Null);
+    let ids = found["new_ids"].as_array().unwrap();
+    assert!(!ids.is_empty());
+    let accounts = found["memory"]["accounts"].as_array().unwrap();
+    let peak_mib = |name: &str| {
+        let mut accounts = accounts.iter();
+        let account = accounts.find(|account| account["name"] == name);
+        account.unwrap()["peak_mib"].as_f64().unwrap()
+    };
+    // Keys and values of 3 + 4 tokens in f32: 3 blocks of 2 heads of 16.
+    let expected_bytes = f64::from(7 * 2 * 3 * 2 * 16 * 4);
+    let cache_bytes = peak_mib("arena: generation cache") * f64::from(1 << 20);
+    // Six buffers, each rounded up to its alignment.
+    let most_bytes = expected_bytes + 6.0 * 64.0;
+    assert!(cache_bytes >= expected_bytes, "{cache_bytes}");
+    assert!(cache_bytes <= most_bytes, "{cache_bytes}");
+    assert!(peak_mib("weights") > 0.0);
+
+    let ran = place.run("generate model --ids 1,2,3 --max-tokens 4 --memory");
+    assert!(
+        ran.stderr.contains("arena: generation cache"),
+        "{}",
+        ran.stderr
+    );
+    let listed: Vec<_> = ids.iter().map(ToString::to_string).collect();
+    assert_eq!(ran.text(), format!("{}\n", listed.join(",")));
+}

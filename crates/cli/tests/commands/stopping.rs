@@ -109,3 +109,67 @@ fn a_second_ctrl_c_ends_the_program_at_once() {
     assert!(!events.contains("\"event\":\"saved\""), "{events}");
     place.has_no_model("out");
 }
+
+#[test]
+fn ctrl_c_while_data_are_prepared_ends_at_once_and_leaves_nothing() {
+    let place = Place::with_tiny();
+    // Far more lines than are read before the signal comes.
+    place.write("rows.jsonl", &rows(1, 32).repeat(400_000));
+    let words = "train model rows.jsonl --out out --seq 32 --steps 9 --json";
+    let run = Running::start(&place, words);
+    let began = place.path("out/run/config.toml");
+    while !began.exists() {
+        std::thread::yield_now();
+    }
+    run.signal(Signal::INT);
+    let (events, notes, status) = run.finish();
+    assert_eq!(status.code(), Some(130), "{notes}");
+    assert_eq!(events, "");
+    let last = notes.lines().last().unwrap();
+    assert_eq!(last, "stopped before the first step; nothing was kept");
+    assert!(!place.path("out").exists());
+}
+
+#[test]
+fn sigterm_removes_the_temporary_files_of_an_evaluation() {
+    let place = Place::with_tiny();
+    place.write("rows.jsonl", &rows(20_000, 512));
+    let temporary = place.path("temporary");
+    std::fs::create_dir(&temporary).unwrap();
+    let mut command = place.command("eval model rows.jsonl --seq 512");
+    command.env("TMPDIR", &temporary).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let num_files = || std::fs::read_dir(&temporary).unwrap().count();
+    while num_files() == 0 {
+        std::thread::yield_now();
+    }
+    let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!(status.signal(), Some(Signal::TERM.as_raw()));
+    assert_eq!(num_files(), 0);
+}
+
+/// A run that was killed leaves its log; the next one keeps it.
+#[test]
+fn the_log_of_a_failed_run_is_moved_away_by_the_next() {
+    let place = Place::with_tiny();
+    let words = "train model rows.jsonl --out out --seq 32 --steps 1000000 --json";
+    let mut first = Running::start(&place, words);
+    first.wait_for("\"event\":\"step\"");
+    let run = "train model rows.jsonl --out out --seq 32 --steps 1";
+    let error = place.run(run).error();
+    assert_eq!(error, "another run is going on in `out`");
+    first.signal(Signal::KILL);
+    first.finish();
+    let ran = place.run(run);
+    let warning = "warning: the log of the failed run before is in `out/failed-run-1`";
+    assert!(ran.stderr.contains(warning), "{}", ran.stderr);
+    ran.text();
+    let log = place.read("out/failed-run-1/metrics.jsonl");
+    assert!(log.contains("\"event\":\"step\""), "{log}");
+    assert!(place.path("out/config.json").exists());
+    assert!(!place.path("out/.saving").exists());
+    let error = place.run(run).error();
+    assert!(error.contains("out folder `out` is not empty"), "{error}");
+}

@@ -5,7 +5,12 @@
 //! `tojson` and printed values look as Python writes them, and Python's string
 //! and dictionary methods work. `{% generation %}` markers are read and have no
 //! effect: which tokens count is found without them, see [`Rendered`].
+//!
+//! A template comes with the model and is not trusted: instructions, calls within
+//! calls, printed values and the whole text are limited. A value that is never
+//! printed is not: the engine has no limit for what `~` makes.
 
+mod bounded;
 mod date;
 mod python;
 mod turns;
@@ -15,6 +20,8 @@ use std::time::SystemTime;
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
+
+use bounded::Bounded;
 
 use crate::error::{DataError, Result};
 use crate::special::SpecialTexts;
@@ -63,6 +70,12 @@ pub struct ChatTemplate {
 /// Instructions that one rendering may take. A conversation of a thousand turns
 /// takes about a hundred thousand.
 const FUEL: u64 = 20_000_000;
+/// How often a template may repeat what is said; beyond [`LEAST_LIMIT_BYTES`].
+const MOST_TIMES: usize = 16;
+/// A rendering may always take as much: tools and documents take kilobytes.
+const LEAST_LIMIT_BYTES: usize = 64 << 20;
+/// Calls within calls, of macros and includes.
+const MOST_NESTED: usize = 100;
 
 impl ChatTemplate {
     /// Parses a template.
@@ -76,6 +89,7 @@ impl ChatTemplate {
         environment.set_formatter(python::print);
         // A template comes with the model: one that loops without end is an error.
         environment.set_fuel(Some(FUEL));
+        environment.set_recursion_limit(MOST_NESTED);
         environment
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_filter("tojson", python::to_json);
@@ -125,13 +139,28 @@ impl ChatTemplate {
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<String, Error> {
-        self.environment.get_template(TEMPLATE)?.render(context! {
+        let mut text = Bounded::new(most_bytes(messages));
+        let template = self.environment.get_template(TEMPLATE)?;
+        let context = context! {
             messages,
             add_generation_prompt,
             tools => Value::from(()),
             documents => Value::from(()),
-        })
+        };
+        match template.render_captured_to(context, &mut text) {
+            Ok(_) => Ok(text.into_text()),
+            Err(_) if text.is_full() => Err(bounded::too_long(text.limit_bytes())),
+            Err(error) => Err(error),
+        }
     }
+}
+
+/// What a conversation's text may take: a template writes what is said and words
+/// of its own around it.
+fn most_bytes(messages: &[Message]) -> usize {
+    let said = messages.iter().map(|message| message.content.len());
+    let said: usize = said.sum();
+    said.saturating_mul(MOST_TIMES).max(LEAST_LIMIT_BYTES)
 }
 
 fn raise_exception(message: String) -> Result<Value, Error> {

@@ -9,10 +9,24 @@ use serde::Serialize;
 use serde_json::Value as Json;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
+use super::bounded::too_long;
+
 /// Prints a value of a `{{ ... }}` as Python's `str` does.
+///
+/// A value may not be longer than a whole text: a block that is set to itself
+/// twice doubles with each repetition and is written nowhere until the end.
 pub(super) fn print(out: &mut Output, _state: &State, value: &Value) -> Result<(), Error> {
+    if value
+        .as_str()
+        .is_some_and(|text| text.len() > MOST_PRINTED_BYTES)
+    {
+        return Err(too_long(MOST_PRINTED_BYTES));
+    }
     out.write_str(&to_string(value)).map_err(Error::from)
 }
+
+/// Bytes that a template prints at once.
+const MOST_PRINTED_BYTES: usize = 64 << 20;
 
 /// Python's `str`: `True`, `None`, lists with single quotes, text as it is.
 pub(super) fn to_string(value: &Value) -> String {

@@ -180,6 +180,26 @@ mod tests {
     }
 
     #[test]
+    fn a_template_that_writes_without_end_is_an_error() {
+        let a = "a".repeat(1 << 10);
+        let long = format!("{{% for a in range(100000) %}}{a}{{% endfor %}}");
+        let doubled = "{% set s %}{{ messages[0].content }}{% endset %}".to_owned()
+            + &"{% set s %}{{ s }}{{ s }}{% endset %}".repeat(40);
+        let nested = "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}";
+        for (template, words) in [
+            (long.as_str(), "writes more than 64 MiB"),
+            (doubled.as_str(), "writes more than 64 MiB"),
+            (nested, "recursion"),
+        ] {
+            let error = try_turns(template, &TWO).unwrap_err();
+            let DataError::TemplateFailed { source, .. } = error else {
+                panic!("{error}");
+            };
+            assert!(source.to_string().contains(words), "{source}");
+        }
+    }
+
+    #[test]
     fn a_turn_follows_its_header_with_and_without_a_generation_prompt() {
         let expected = ["b;\n", "user: a;\n"];
         assert_eq!(

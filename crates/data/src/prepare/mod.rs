@@ -18,6 +18,7 @@ mod temporary;
 mod writer;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::chat::{ChatTemplate, Message};
 use crate::digest::Digest;
@@ -85,8 +86,27 @@ impl Prepared {
         settings: &Settings,
         out_file: &Path,
     ) -> Result<Self> {
+        Self::build_unless(
+            &AtomicBool::new(false),
+            sources,
+            tokenizer,
+            settings,
+            out_file,
+        )
+    }
+
+    /// As [`Prepared::build`], but ends with [`DataError::Stopped`] soon after
+    /// `stop` is set from outside.
+    pub fn build_unless(
+        stop: &AtomicBool,
+        sources: &[Source],
+        tokenizer: Option<&Tokenizer>,
+        settings: &Settings,
+        out_file: &Path,
+    ) -> Result<Self> {
         settings.check()?;
         let mut pass = Tokenizing {
+            stop,
             tokenizer,
             template: None,
             settings: *settings,
@@ -135,6 +155,7 @@ impl Settings {
 
 /// The first pass: lines to tokens.
 struct Tokenizing<'t> {
+    stop: &'t AtomicBool,
     tokenizer: Option<&'t Tokenizer>,
     template: Option<ChatTemplate>,
     settings: Settings,
@@ -148,6 +169,7 @@ impl Tokenizing<'_> {
     fn read(&mut self, source: &Source) -> Result<()> {
         let mut lines = source.lines()?;
         while let Some((number, text)) = lines.next_line()? {
+            refuse_if_stopped(self.stop)?;
             self.digest = self.digest.field(text.as_bytes());
             let record = Record::parse(text);
             record
@@ -224,7 +246,8 @@ impl Tokenizing<'_> {
         if self.documents == 0 {
             return Err(DataError::NoRecords { files: files() });
         }
-        self.spool.copy_to(&mut self.rows, &self.settings)?;
+        self.spool
+            .copy_to(&mut self.rows, &self.settings, self.stop)?;
         let counts = Counts {
             documents: self.documents,
             ..self.rows.counts
@@ -253,6 +276,13 @@ impl Tokenizing<'_> {
     }
 }
 
+fn refuse_if_stopped(stop: &AtomicBool) -> Result<()> {
+    if stop.load(Relaxed) {
+        return Err(DataError::Stopped);
+    }
+    Ok(())
+}
+
 fn checked_id(id: i64, vocab_size: u32) -> Result<u32> {
     match u32::try_from(id) {
         Ok(small) if small < vocab_size => Ok(small),
@@ -260,6 +290,7 @@ fn checked_id(id: i64, vocab_size: u32) -> Result<u32> {
             id,
             piece: None,
             vocab_size,
+            highest: None,
         }),
     }
 }

@@ -7,12 +7,13 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 use tensor::as_bytes_mut;
 
-use super::Settings;
 use super::temporary::Temporary;
 use super::writer::RowWriter;
+use super::{Settings, refuse_if_stopped};
 use crate::document::Document;
 use crate::error::{DataError, Result};
 
@@ -52,13 +53,19 @@ impl Spool {
         Ok(())
     }
 
-    pub(super) fn copy_to(&mut self, rows: &mut RowWriter, settings: &Settings) -> Result<()> {
+    pub(super) fn copy_to(
+        &mut self,
+        rows: &mut RowWriter,
+        settings: &Settings,
+        stop: &AtomicBool,
+    ) -> Result<()> {
         self.file
             .flush()
             .map_err(DataError::io("write", &self.temporary.path))?;
         let num_documents = self.starts.len() - 1;
         let order = settings.document_order(num_documents as u64);
         for position in 0..order.num_rows() {
+            refuse_if_stopped(stop)?;
             let document = order.row_of(0, position);
             // Below the length of a vector, so it is an index.
             let at = usize::try_from(document).unwrap_or(num_documents);

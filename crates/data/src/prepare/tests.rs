@@ -64,6 +64,21 @@ fn refuses(lines: &str, at_line: u64, words: &str) {
 }
 
 #[test]
+fn a_preparation_that_is_stopped_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let out_file = folder.path().join("rows");
+    let stopped = Prepared::build_unless(
+        &AtomicBool::new(true),
+        &[source("{\"input_ids\": [5, 6]}\n")],
+        None,
+        &settings(4),
+        &out_file,
+    );
+    assert!(matches!(stopped, Err(DataError::Stopped)), "{stopped:?}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn input_ids_are_rows_by_themselves() {
     let lines =
         "{\"input_ids\": [5, 6, 7, 8]}\n{\"input_ids\": [5, 6, 7], \"labels\": [-100, -100, 7]}\n";
@@ -223,7 +238,7 @@ fn a_token_beyond_the_embedding_is_named_with_its_text() {
     };
     assert_eq!(
         source.to_string(),
-        "token id 3 (`<|im_start|>`) is beyond the 3 rows of the embedding"
+        "token id 3 (`<|im_start|>`) is beyond the 3 rows of the embedding; the tokenizer has ids up to 384"
     );
 }
 

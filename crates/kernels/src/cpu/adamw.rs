@@ -13,7 +13,7 @@ const CHUNK: usize = 16 * 1024;
 
 /// The factors of one step.
 #[derive(Debug, Clone, Copy)]
-struct Step {
+pub(crate) struct Step {
     grad_scale: f32,
     /// `1 - lr * weight_decay`.
     keep: f32,
@@ -29,7 +29,7 @@ struct Step {
 impl Step {
     /// Derived factors are taken in f64: powers of an f32 lose digits.
     #[expect(clippy::cast_possible_truncation, reason = "rounded once, at the end")]
-    fn new(update: AdamW) -> Self {
+    pub(crate) fn new(update: AdamW) -> Self {
         let step = update.step as f64;
         let correction = |beta: f32| 1.0 - f64::from(beta).powf(step);
         let lr = f64::from(update.lr);
@@ -46,7 +46,7 @@ impl Step {
 
     /// The new weight; the moments are updated.
     #[inline(always)]
-    fn apply(&self, g: f32, w: f32, m: &mut f32, v: &mut f32) -> f32 {
+    pub(crate) fn apply(&self, g: f32, w: f32, m: &mut f32, v: &mut f32) -> f32 {
         let g = self.grad_scale * g;
         *m = self.beta1 * *m + (1.0 - self.beta1) * g;
         *v = self.beta2 * *v + (1.0 - self.beta2) * (g * g);

@@ -28,6 +28,9 @@ mod weights;
 
 use std::ops::Range;
 
+pub(crate) use adamw::Step;
+pub(crate) use vector::simd;
+
 use crate::arena::Buffer;
 use crate::shapes::{self, LinearShape};
 use crate::{

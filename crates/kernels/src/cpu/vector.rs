@@ -13,7 +13,7 @@ const LANES: usize = 32;
 /// Only what is inlined into `kernel` gains: mark the closure and all that it
 /// calls `#[inline(always)]`.
 #[inline]
-pub(super) fn simd<R>(kernel: impl FnOnce() -> R) -> R {
+pub(crate) fn simd<R>(kernel: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(kernel)
 }
 

@@ -86,3 +86,45 @@ fn a_run_that_diverges_keeps_its_last_checkpoint_only() {
     assert_eq!(names(&out.join("checkpoints")), ["step-1"]);
     Opened::open(&out.join("checkpoints/step-1"));
 }
+
+/// The files are cut after their headers were read, so that only the rank whose
+/// bytes are gone finds out.
+#[test]
+fn a_load_error_of_one_rank_stops_all_with_its_message() {
+    let fixture = Fixture::new(&small(false), Dtype::F32);
+    let rows = fixture.seven_rows();
+    let opened = Opened::open(&fixture.model_path());
+    let file = &opened.folder.files()[0];
+    let cut = fs::File::options().write(true).open(&file.path).unwrap();
+    cut.set_len(file.num_bytes - 64).unwrap();
+    for ranks in [1, 3, 8] {
+        let settings = Settings {
+            ranks,
+            ..settings()
+        };
+        let run = fixture.try_train_opened(&opened, &settings, &rows);
+        let Failed { error, out } = run.unwrap_err();
+        let TrainError::Rank { source, .. } = &*error else {
+            panic!("{error:?}");
+        };
+        assert!(matches!(**source, TrainError::Checkpoint(_)), "{source:?}");
+        let message = source.to_string();
+        assert!(message.contains("model.safetensors"), "{message}");
+        assert_eq!(names(&out), ["run"]);
+    }
+}
+
+#[test]
+fn a_run_that_is_stopped_before_its_first_step_saves_nothing() {
+    let fixture = Fixture::new(&small(true), Dtype::BF16);
+    let rows = fixture.seven_rows();
+    for ranks in [1, 3] {
+        let settings = Settings {
+            ranks,
+            ..settings()
+        };
+        let Failed { error, out } = fixture.train_stopped(&settings, &rows);
+        assert!(matches!(*error, TrainError::Stopped), "{error:?}");
+        assert_eq!(names(&out), ["run"]);
+    }
+}

@@ -153,11 +153,40 @@ impl Fixture {
         rows: &Path,
         eval_rows: Option<&Path>,
     ) -> Result<Run, Failed> {
+        let opened = Opened::open(model);
+        self.run(&opened, settings, rows, eval_rows, &AtomicBool::new(false))
+    }
+
+    /// Trains a model whose headers were read before.
+    pub(crate) fn try_train_opened(
+        &self,
+        opened: &Opened,
+        settings: &Settings,
+        rows: &Path,
+    ) -> Result<Run, Failed> {
+        self.run(opened, settings, rows, None, &AtomicBool::new(false))
+    }
+
+    /// A run that was asked to stop before it began.
+    #[track_caller]
+    pub(crate) fn train_stopped(&self, settings: &Settings, rows: &Path) -> Failed {
+        let opened = Opened::open(&self.model_path());
+        let run = self.run(&opened, settings, rows, None, &AtomicBool::new(true));
+        run.unwrap_err()
+    }
+
+    fn run(
+        &self,
+        opened: &Opened,
+        settings: &Settings,
+        rows: &Path,
+        eval_rows: Option<&Path>,
+        stop: &AtomicBool,
+    ) -> Result<Run, Failed> {
         let number = self.num_outs.replace(self.num_outs.get() + 1);
         let out = self.folder.path().join(format!("out-{number}"));
         fs::create_dir_all(out.join("run")).unwrap();
         let events = Mutex::new(Vec::new());
-        let opened = Opened::open(model);
         let trained = train::run(&TrainJob {
             folder: &opened.folder,
             sources: &opened.sources,
@@ -168,7 +197,7 @@ impl Fixture {
             out: &out,
             num_cores: 1,
             observer: &|event| events.lock().unwrap().push(event.clone()),
-            stop: &AtomicBool::new(false),
+            stop,
         });
         match trained {
             Ok(outcome) => Ok(Run {

@@ -9,9 +9,9 @@ use train::{ClipMode, Event, LedgerAccount, Settings};
 
 use crate::fixture::{Fixture, NUM_ROWS, Opened, Run, SEQ, settings, small};
 
-/// What a rank holds beside its planned bytes: a staging buffer while it loads
-/// or saves, or the tokens of a step.
-const PASSING_BYTES: u64 = 1 << 20;
+/// What a rank holds beside its planned bytes: at most four staging buffers while
+/// it loads or saves, or the tokens of a step.
+const PASSING_BYTES: u64 = 4 * (3 << 19);
 
 /// The plan of a run whose only step takes all rows.
 fn plan(fixture: &Fixture, settings: &Settings) -> Plan {

@@ -18,7 +18,8 @@ pub(crate) fn print_answers(when: &str, model: &Path, settings: &Settings) -> Re
     let mut text = format!("{when}\n");
     for question in demo_questions() {
         let answer = generate(model, Prompt::Chat(question), options, &|_| {})?;
-        text.push_str(&exchange(question, &answer.text));
+        let said = answer.text.unwrap_or_default();
+        text.push_str(&exchange(question, &said));
     }
     print(&format!("{text}\n"))
 }

@@ -89,6 +89,15 @@ pub(crate) struct SettingFlags {
     /// MB (10^6 bytes) after which a weight file is followed by the next
     #[arg(long, value_name = "MB")]
     max_file_size: Option<u64>,
+    /// Which rank reads a byte of the checkpoint: who holds it, one of its host, rank 0
+    #[arg(long, value_parser = ["own", "host", "root"])]
+    read: Option<String>,
+    /// What reading leaves in the page cache; auto drops what nobody had there before
+    #[arg(long, value_parser = ["auto", "keep", "drop", "direct"])]
+    cache: Option<String>,
+    /// Whether what arrived is compared with what was read
+    #[arg(long, value_name = "true|false")]
+    digests: Option<bool>,
 }
 
 impl SettingFlags {

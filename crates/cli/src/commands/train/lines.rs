@@ -74,14 +74,7 @@ pub(crate) fn figures(record: &StepRecord) -> String {
 
 /// What was kept of a run that was stopped.
 pub(crate) fn stopped_line(step: u64, num_steps: u64, out: &str) -> String {
-    match step {
-        0 => format!(
-            "stopped before the first of {num_steps} steps; {out} holds the model untrained"
-        ),
-        _ => format!(
-            "stopped after step {step} of {num_steps}; {out} holds the model as of that step"
-        ),
-    }
+    format!("stopped after step {step} of {num_steps}; {out} holds the model as of that step")
 }
 
 /// A rate: whole from 100 on, else with one decimal.
@@ -163,10 +156,6 @@ mod tests {
         assert_eq!(
             stopped_line(3, 9, "out"),
             "stopped after step 3 of 9; out holds the model as of that step"
-        );
-        assert_eq!(
-            stopped_line(0, 9, "out"),
-            "stopped before the first of 9 steps; out holds the model untrained"
         );
     }
 }

@@ -4,25 +4,27 @@ mod answers;
 mod flags;
 mod lines;
 mod stop;
-mod tables;
 mod watch;
 
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use nestling::{
     DEMO, Event, Outcome, Settings, TrainOptions, check_out, demo_settings, discard_staged,
-    read_settings, settings_to_toml, show_sample, train_model,
+    discard_temporary, read_settings, settings_to_toml, show_sample, train_model,
 };
 
 use self::flags::SettingFlags;
 use self::lines::{saved_line, stopped_line};
 use self::stop::Stop;
-use self::tables::{ledger_table, memory_table};
 use self::watch::{View, Watch};
 use crate::error::CliError;
 use crate::output::{note, print};
+use crate::reading::Reading;
+use crate::signals;
+use crate::tables::{ledger_table, memory_table};
 
 /// Fine-tune a model and write it as a Hugging Face folder.
 #[derive(Debug, clap::Args)]
@@ -50,6 +52,8 @@ pub(crate) struct Train {
     #[arg(long)]
     quiet: bool,
     #[command(flatten)]
+    reading: Reading,
+    #[command(flatten)]
     settings: SettingFlags,
 }
 
@@ -63,6 +67,7 @@ impl Train {
         match (self.show_sample, &self.out) {
             (None, Some(out)) => self.train(out, &settings),
             (row, _) => {
+                signals::clean_up_when_ended()?;
                 self.show(row.unwrap_or_default(), &settings)?;
                 Ok(ExitCode::SUCCESS)
             }
@@ -88,31 +93,33 @@ impl Train {
         let in_colour = io::stdout().is_terminal();
         let data = self.data.as_deref();
         let (seq, seed) = (settings.seq, settings.seed);
-        let sample = show_sample(&self.model, data, seq, seed, row, in_colour)?;
+        let sample = show_sample(
+            self.reading.of(&self.model),
+            data,
+            seq,
+            seed,
+            row,
+            in_colour,
+        )?;
         print(&format!("{}\n", sample.trim_end()))
     }
 
     fn train(&self, out: &Path, settings: &Settings) -> Result<ExitCode, CliError> {
+        // Before a signal may remove what is staged there.
+        check_out(out)?;
         let asks = self.is_demo() && !self.is_silent();
-        if asks {
-            check_out(out)?;
-            answers::print_answers("before training", &self.model, settings)?;
-        }
         let view = if self.is_silent() {
             View::Nothing
         } else {
             View::of_stderr()
         };
         let watch = Watch::new(view.clone(), self.json);
-        let staged = out.to_owned();
-        let stop = Stop::listen(
-            move || {
-                view.warn("stopping after this step; once more to quit at once and keep nothing");
-            },
-            move || discard_staged(&staged),
-        )?;
+        let stop = listen(view, out.to_owned())?;
+        if asks {
+            answers::print_answers("before training", &self.model, settings)?;
+        }
         let outcome = train_model(TrainOptions {
-            model: &self.model,
+            model: self.reading.of(&self.model),
             data: self.data.as_deref(),
             out,
             settings,
@@ -120,7 +127,14 @@ impl Train {
             stop: &stop.flag,
         });
         let kept = watch.finish();
-        let (outcome, kept) = (outcome?, kept?);
+        let outcome = match outcome {
+            Err(nestling::Error::Stopped) => {
+                note(STOPPED_EARLY);
+                return Ok(ExitCode::from(stop.exit_code()));
+            }
+            outcome => outcome?,
+        };
+        let kept = kept?;
         if !self.is_silent() {
             print(&report(&outcome, &kept))?;
         }
@@ -139,6 +153,20 @@ impl Train {
     fn is_silent(&self) -> bool {
         self.json || self.quiet
     }
+}
+
+/// What is said of a run that was stopped before it learned anything.
+const STOPPED_EARLY: &str = "stopped before the first step; nothing was kept";
+
+/// Stops the run that writes to `out` when a signal comes.
+fn listen(view: View, out: PathBuf) -> Result<Arc<Stop>, CliError> {
+    Stop::listen(
+        move || view.warn("stopping after this step; once more to quit at once and keep nothing"),
+        move || {
+            discard_staged(&out);
+            discard_temporary();
+        },
+    )
 }
 
 /// The tables and figures after a run; `kept` are its ledgers and saves.

@@ -2,13 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
-use std::thread;
-
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
-use signal_hook::low_level::emulate_default_handler;
 
 use crate::error::CliError;
+use crate::signals;
 
 /// Whether and by which signal the run was asked to stop.
 #[derive(Debug, Default)]
@@ -25,25 +21,17 @@ impl Stop {
         on_first: impl Fn() + Send + 'static,
         on_second: impl Fn() + Send + 'static,
     ) -> Result<Arc<Self>, CliError> {
-        let failed = |source| CliError::Signals { source };
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
         let stop = Arc::new(Self::default());
         let told = Arc::clone(&stop);
-        let listener = move || {
-            for signal in signals.forever() {
-                if told.flag.swap(true, Relaxed) {
-                    on_second();
-                    // Ends the process as the signal would have; it can only
-                    // fail for signals other than these.
-                    drop(emulate_default_handler(signal));
-                } else {
-                    told.signal.store(signal, Relaxed);
-                    on_first();
-                }
+        signals::on_each(move |signal| {
+            if told.flag.swap(true, Relaxed) {
+                on_second();
+                signals::end_by(signal);
+            } else {
+                told.signal.store(signal, Relaxed);
+                on_first();
             }
-        };
-        let named = thread::Builder::new().name("signals".to_owned());
-        named.spawn(listener).map_err(failed)?;
+        })?;
         Ok(stop)
     }
 

@@ -1,0 +1,98 @@
+//! `nestling verify`: are these the weights that they should be.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use nestling::{Verdict, VerifyReport, verify, verify_two, write_digests};
+
+use crate::error::CliError;
+use crate::format::{Align, counted, table};
+use crate::output::{print, print_json};
+use crate::progress;
+use crate::reading::Reading;
+
+/// Are these the weights that they should be.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Verify {
+    /// A Hugging Face folder; with a second one also a .safetensors file
+    first: PathBuf,
+    /// What it is compared with; without one, the digests that the first has
+    second: Option<PathBuf>,
+    /// Write the digests of the weights as they are into the folder
+    #[arg(long, conflicts_with = "second")]
+    write: bool,
+    /// List every tensor, not only those that differ
+    #[arg(long)]
+    tensors: bool,
+    /// Print everything as JSON
+    #[arg(long, conflicts_with = "write")]
+    json: bool,
+    #[command(flatten)]
+    reading: Reading,
+}
+
+impl Verify {
+    pub(crate) fn run(self) -> Result<ExitCode, CliError> {
+        let spinner = progress::spinner("reading");
+        let first = self.reading.of(&self.first);
+        if self.write {
+            let written = write_digests(first)?;
+            spinner.finish_and_clear();
+            let tensors = counted(written as u64, "tensor");
+            print(&format!("wrote the digests of {tensors}\n"))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let report = match &self.second {
+            Some(second) => verify_two(first, self.reading.of(second))?,
+            None => verify(first)?,
+        };
+        spinner.finish_and_clear();
+        if self.json {
+            print_json(&report)?;
+        } else {
+            print(&to_text(&report, self.tensors))?;
+        }
+        Ok(if report.is_same() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
+    }
+}
+
+fn to_text(report: &VerifyReport, lists_all: bool) -> String {
+    let listed = report.tensors.iter().filter(|tensor| {
+        let is_same = matches!(tensor.verdict, Verdict::Same | Verdict::SameRounded { .. });
+        lists_all || !is_same
+    });
+    let rows: Vec<Vec<String>> = listed
+        .map(|tensor| vec![tensor.name.clone(), in_words(&tensor.verdict)])
+        .collect();
+    let mut text = table(&[Align::Left, Align::Left], &rows);
+    let count = |holds: fn(&Verdict) -> bool| {
+        let tensors = report.tensors.iter();
+        tensors.filter(|tensor| holds(&tensor.verdict)).count()
+    };
+    let same = count(|verdict| matches!(verdict, Verdict::Same));
+    let rounded = count(|verdict| matches!(verdict, Verdict::SameRounded { .. }));
+    let tensors = counted(report.tensors.len() as u64, "tensor");
+    let different = report.tensors.len() - same - rounded;
+    text.push_str(&tensors);
+    let _ = writeln!(
+        text,
+        ": {same} the same, {rounded} the same after rounding, {different} not"
+    );
+    text
+}
+
+fn in_words(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Same => "same".to_owned(),
+        Verdict::SameRounded { to } => format!("same after rounding to {to}"),
+        Verdict::Different { what } => format!("different: {what}"),
+        Verdict::OnlyInFirst => "only in the first".to_owned(),
+        Verdict::OnlyInSecond => "only in the second".to_owned(),
+        _ => "unknown".to_owned(),
+    }
+}

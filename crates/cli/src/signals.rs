@@ -1,0 +1,40 @@
+//! Ctrl-C, SIGTERM and SIGHUP: what is removed before the program ends by them.
+
+use std::thread;
+
+use nestling::discard_temporary;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
+
+use crate::error::CliError;
+
+/// The signals that ask a program to end.
+pub(crate) const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
+/// Removes the temporary files when a signal ends the program.
+pub(crate) fn clean_up_when_ended() -> Result<(), CliError> {
+    on_each(|signal| {
+        discard_temporary();
+        end_by(signal);
+    })
+}
+
+/// Calls `act` on a thread of its own for every signal that comes.
+pub(crate) fn on_each(mut act: impl FnMut(i32) + Send + 'static) -> Result<(), CliError> {
+    let failed = |source| CliError::Signals { source };
+    let mut signals = Signals::new(ENDING).map_err(failed)?;
+    let listener = move || {
+        for signal in signals.forever() {
+            act(signal);
+        }
+    };
+    let named = thread::Builder::new().name("signals".to_owned());
+    named.spawn(listener).map_err(failed)?;
+    Ok(())
+}
+
+/// Ends the process as the signal would have; it can only fail for other signals.
+pub(crate) fn end_by(signal: i32) {
+    drop(emulate_default_handler(signal));
+}

@@ -1,0 +1,133 @@
+//! f32 to codes: rows in 1 x 128 blocks, weights in 128 x 128 tiles.
+
+use std::ops::Range;
+
+use fp8::{Format, Grid, Headroom, ScaleInv, TILE, amax, encode_e4m3, encode_e5m2};
+
+use super::{STRIP, strips};
+use crate::cpu::simd;
+
+/// Quantizes rows of `cols` numbers with a scale for each 1 x 128 block.
+pub fn quantize_rows(
+    values: &[f32],
+    cols: usize,
+    format: Format,
+    codes: &mut [u8],
+    scales: &mut [u8],
+) {
+    assert_eq!(values.len(), codes.len(), "numbers and their codes");
+    let num_blocks = values.len() / cols * cols.div_ceil(TILE);
+    assert_eq!(scales.len(), num_blocks, "a scale a block");
+    match format {
+        Format::E4M3 => quantize_all_rows(values, cols, format, encode_e4m3, (codes, scales)),
+        Format::E5M2 => quantize_all_rows(values, cols, format, encode_e5m2, (codes, scales)),
+        Format::E4M3Fnuz | Format::E5M2Fnuz => {
+            quantize_all_rows(values, cols, format, |x| format.encode(x), (codes, scales));
+        }
+    }
+}
+
+fn quantize_all_rows(
+    values: &[f32],
+    cols: usize,
+    format: Format,
+    encode: impl Fn(f32) -> u8,
+    (codes, scales): (&mut [u8], &mut [u8]),
+) {
+    simd(
+        #[inline(always)]
+        || {
+            let rows = values.chunks_exact(cols).zip(codes.chunks_exact_mut(cols));
+            for ((values, codes), scales) in rows.zip(scales.chunks_exact_mut(cols.div_ceil(TILE)))
+            {
+                let blocks = values.chunks(TILE).zip(codes.chunks_mut(TILE));
+                for ((values, codes), scale) in blocks.zip(scales) {
+                    let scale_inv = ScaleInv::of_amax(amax(values), format, Headroom::None);
+                    *scale = scale_inv.to_e8m0();
+                    encode_block(values, scale_inv, &encode, codes);
+                }
+            }
+        },
+    );
+}
+
+/// Quantizes whole row tiles of a weight to E4M3, with a scale for each tile.
+pub fn quantize_tiles(
+    values: &[f32],
+    cols: usize,
+    headroom: Headroom,
+    codes: &mut [u8],
+    scales: &mut [u8],
+) {
+    let rows = values.len() / cols;
+    let grid = Grid { rows, cols };
+    assert_eq!(
+        [values.len(), codes.len()],
+        [grid.len(); 2],
+        "whole rows of numbers and codes"
+    );
+    assert_eq!(scales.len(), grid.num_tiles(), "a scale a tile");
+    simd(
+        #[inline(always)]
+        || {
+            let per_row = grid.tiles_per_row();
+            let rows = values
+                .chunks(TILE * cols)
+                .zip(codes.chunks_mut(TILE * cols));
+            for ((values, codes), scales) in rows.zip(scales.chunks_exact_mut(per_row)) {
+                for strip in strips(cols) {
+                    quantize_strip(values, cols, strip, headroom, (codes, scales));
+                }
+            }
+        },
+    );
+}
+
+/// Quantizes some columns of a row tile.
+#[inline(always)]
+fn quantize_strip(
+    values: &[f32],
+    cols: usize,
+    strip: Range<usize>,
+    headroom: Headroom,
+    (codes, scales): (&mut [u8], &mut [u8]),
+) {
+    let largest = strip_amax(values, cols, strip.clone());
+    let scales = &mut scales[strip.start / TILE..strip.end.div_ceil(TILE)];
+    for (scale, amax) in scales.iter_mut().zip(largest) {
+        *scale = ScaleInv::of_amax(amax, Format::E4M3, headroom).to_e8m0();
+    }
+    let rows = values.chunks_exact(cols).zip(codes.chunks_exact_mut(cols));
+    for (values, codes) in rows {
+        let blocks = values[strip.clone()].chunks(TILE);
+        let blocks = blocks.zip(codes[strip.clone()].chunks_mut(TILE));
+        for ((values, codes), &scale_inv) in blocks.zip(&*scales) {
+            encode_block(values, ScaleInv::from_e8m0(scale_inv), encode_e4m3, codes);
+        }
+    }
+}
+
+/// The amax of each tile of a strip; NaN, whose bits are the largest, if there is
+/// one.
+#[inline(always)]
+pub(super) fn strip_amax(values: &[f32], cols: usize, strip: Range<usize>) -> [f32; STRIP / TILE] {
+    let mut largest = [0; STRIP / TILE];
+    for row in values.chunks_exact(cols) {
+        for (largest, block) in largest.iter_mut().zip(row[strip.clone()].chunks(TILE)) {
+            *largest = amax(block).to_bits().max(*largest);
+        }
+    }
+    largest.map(f32::from_bits)
+}
+
+#[inline(always)]
+fn encode_block(values: &[f32], scale_inv: ScaleInv, encode: impl Fn(f32) -> u8, codes: &mut [u8]) {
+    if scale_inv.is_nan() {
+        codes.fill(encode(f32::NAN));
+        return;
+    }
+    let scale = scale_inv.scale();
+    for (code, &x) in codes.iter_mut().zip(values) {
+        *code = encode(x * scale);
+    }
+}

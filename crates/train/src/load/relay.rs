@@ -1,0 +1,205 @@
+//! One rank reads for all and scatters what it read, piece by piece.
+//!
+//! ```text
+//! reading thread   file -> one of a few buffers     waits when all are full
+//! every rank       scatter: takes its elements of the piece, in place
+//! ```
+//!
+//! All ranks walk the same list of turns, which follows from the sharding alone.
+//! A rank that holds nothing of a piece still takes its turn.
+
+use std::ops::Range;
+use std::panic::resume_unwind;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use checkpoint::{Digest, Located};
+use shard::Sharding;
+use tensor::{Account, Ledger, as_bytes, as_bytes_mut, round_stored};
+
+use super::piece::{Shard, byte_range, element_range, piece_len};
+use super::{Origin, PIECE_BYTES, Read, Staging, ToFill};
+use crate::TrainError;
+
+/// The rank that reads.
+const ROOT: usize = 0;
+
+/// Pieces that are read ahead.
+const NUM_BUFFERS: usize = 4;
+
+/// Elements of one slice that are read and scattered at once.
+#[derive(Debug, Clone)]
+struct Turn<'a> {
+    slice: usize,
+    source: &'a Located,
+    /// Its number in the model.
+    tensor: usize,
+    /// Elements of the tensor.
+    elements: Range<usize>,
+}
+
+impl Turn<'_> {
+    fn bytes(&self) -> Range<u64> {
+        byte_range(self.source.meta.dtype, &self.elements)
+    }
+
+    fn num_bytes(&self) -> usize {
+        let bytes = self.bytes();
+        usize::try_from(bytes.end - bytes.start).expect("a piece is small")
+    }
+
+    /// Each rank's bytes of the piece.
+    fn ranges(&self, sharding: &Sharding, bucket: usize) -> Vec<Range<usize>> {
+        let shape = &sharding.buckets[bucket];
+        let slice = &shape.slices[self.slice];
+        let size = self.source.meta.dtype.size_bytes().expect("whole bytes");
+        let mut ranges = vec![0..0; sharding.world_size];
+        for (rank, part) in shape.parts_of(self.slice) {
+            let held = element_range(part, slice);
+            let begin = held.start.max(self.elements.start);
+            let end = held.end.min(self.elements.end);
+            if begin < end {
+                let first = self.elements.start;
+                ranges[rank] = (begin - first) * size..(end - first) * size;
+            }
+        }
+        ranges
+    }
+}
+
+/// The turns of a bucket.
+fn turns<'a>(shard: &Shard<'a>, bucket: usize) -> Vec<Turn<'a>> {
+    let slices = &shard.sharding.buckets[bucket].slices;
+    let mut turns = Vec::new();
+    for (number, slice) in slices.iter().enumerate() {
+        let (source, tensor) = shard.source(bucket, number);
+        let len = piece_len(source.meta.dtype);
+        let all = slice.rows.start * slice.cols..slice.rows.end * slice.cols;
+        turns.extend(all.clone().step_by(len).map(|first| Turn {
+            slice: number,
+            source,
+            tensor,
+            elements: first..all.end.min(first + len),
+        }));
+    }
+    turns
+}
+
+/// A piece on its way from the reading thread, or what kept it from reading.
+type Filled = Result<Vec<u64>, TrainError>;
+
+/// Fills this rank's planes with what the root reads.
+pub(super) fn read(to_fill: ToFill<'_>, ledger: &Ledger) -> Result<Read, TrainError> {
+    let shard = to_fill.shard;
+    if shard.rank != ROOT {
+        return take_turns(to_fill, ledger, || Ok(Vec::new()), drop);
+    }
+    let _buffers = ledger.reserve(Account::Staging, (NUM_BUFFERS * PIECE_BYTES) as u64)?;
+    let (filled, to_scatter) = sync_channel::<Filled>(NUM_BUFFERS);
+    let (scattered, free) = sync_channel(NUM_BUFFERS);
+    for _ in 0..NUM_BUFFERS {
+        scattered
+            .send(vec![0; PIECE_BYTES / 8])
+            .expect("both ends are here");
+    }
+    thread::scope(|scope| {
+        let reading = scope.spawn(move || read_turns(&shard, &filled, &free));
+        let taken = take_turns(
+            to_fill,
+            ledger,
+            || to_scatter.recv().expect("the reader sends a piece a turn"),
+            // The reader is gone once it has read everything.
+            |buffer| drop(scattered.send(buffer)),
+        );
+        drop(to_scatter);
+        let read = reading.join().unwrap_or_else(|panic| resume_unwind(panic));
+        let mut taken = taken?;
+        taken.add(&read);
+        Ok(taken)
+    })
+}
+
+/// Reads the piece of every turn into the next free buffer; ends early where
+/// nobody takes them any more.
+fn read_turns(shard: &Shard<'_>, filled: &SyncSender<Filled>, free: &Receiver<Vec<u64>>) -> Read {
+    let Origin {
+        folder, settings, ..
+    } = *shard.origin;
+    let mut read = Read::nothing(shard.sharding);
+    let reader = match folder.open_files_with(settings.cache) {
+        Ok(reader) => reader,
+        Err(error) => {
+            drop(filled.send(Err(error.into())));
+            return read;
+        }
+    };
+    let buckets = 0..shard.sharding.buckets.len();
+    for turn in buckets.flat_map(|bucket| turns(shard, bucket)) {
+        let Ok(mut buffer) = free.recv() else {
+            return read;
+        };
+        let bytes = turn.bytes();
+        let stored = &mut as_bytes_mut(&mut buffer)[..turn.num_bytes()];
+        let outcome = reader.read_at(turn.source, bytes.clone(), stored);
+        round_stored(turn.source.meta.dtype, stored);
+        if settings.checks_digests {
+            read.digests[turn.tensor] += Digest::of(bytes.start, stored);
+        }
+        read.num_bytes += stored.len() as u64;
+        let is_over = outcome.is_err();
+        if filled
+            .send(outcome.map(|()| buffer).map_err(Into::into))
+            .is_err()
+            || is_over
+        {
+            return read;
+        }
+    }
+    read
+}
+
+/// Takes this rank's elements of every piece. On the root `next` gives the pieces
+/// and `done` takes their buffers back.
+fn take_turns(
+    to_fill: ToFill<'_>,
+    ledger: &Ledger,
+    mut next: impl FnMut() -> Filled,
+    done: impl Fn(Vec<u64>),
+) -> Result<Read, TrainError> {
+    let ToFill {
+        group,
+        window,
+        mut optimizer,
+        shard,
+    } = to_fill;
+    let mut staging = Staging::new(ledger)?;
+    let mut taken = Read::nothing(shard.sharding);
+    for bucket in 0..shard.sharding.buckets.len() {
+        let mut slot = window.own_mut(bucket)?;
+        for turn in turns(&shard, bucket) {
+            let buffer = next()?;
+            let ranges = turn.ranges(shard.sharding, bucket);
+            let bytes = as_bytes(&buffer)
+                .get(..turn.num_bytes())
+                .unwrap_or_default();
+            let residuals = optimizer.as_mut();
+            let residuals = residuals.and_then(|own| own.residuals_mut().nth(bucket));
+            let mut piece = shard
+                .parts(bucket, &mut slot, residuals.unwrap_or_default())
+                .into_iter()
+                .find(|(slice, _)| *slice == turn.slice)
+                .and_then(|(_, part)| part.within(&turn.elements));
+            group.scatter(bytes, ROOT, &ranges, "load", |stored| match &mut piece {
+                Some(piece) => piece.place(stored, &mut staging.wide),
+                None => Ok(()),
+            })??;
+            done(buffer);
+            let Some(piece) = piece else { continue };
+            taken.filled_bytes += piece.filled_bytes();
+            if shard.origin.settings.checks_digests {
+                taken.arrived[piece.tensor] += piece.arrived(&mut staging)?;
+            }
+        }
+    }
+    Ok(taken)
+}
