@@ -130,6 +130,35 @@ fn a_written_checkpoint_holds_the_numbers_in_each_dtype() {
     }
 }
 
+#[test]
+fn norms_that_are_stored_minus_one_begin_at_zero() {
+    let preset = Preset::by_name("tiny-gemma").unwrap();
+    let out = TempDir::new().unwrap();
+    let wanted = init::Init {
+        spec: &preset.spec,
+        config_text: &preset.config_json(),
+        dtype: Dtype::BF16,
+        seed: 3,
+        is_sparse: false,
+        max_file_bytes: u64::MAX,
+        num_threads: 1,
+    };
+    init::write(out.path(), &wanted, &|_| {}).unwrap();
+    let folder = Folder::open(out.path()).unwrap();
+    let reader = folder.open_files().unwrap();
+    let units = preset.spec.units();
+    let params = units.iter().flat_map(|unit| &unit.params);
+    for param in params {
+        let tensor = folder.find(&param.name).unwrap();
+        let mut bytes = vec![1; usize::try_from(tensor.num_bytes()).unwrap()];
+        reader
+            .read_at(tensor, 0..tensor.num_bytes(), &mut bytes)
+            .unwrap();
+        let is_zero = bytes.iter().all(|&byte| byte == 0);
+        assert_eq!(is_zero, param.role.is_norm(), "{}", param.name);
+    }
+}
+
 fn decoded(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
     let halves = || bytes.chunks(2).map(|pair| [pair[0], pair[1]]);
     match dtype {

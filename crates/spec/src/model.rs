@@ -8,6 +8,7 @@ use crate::{RopeSpec, SpecError};
 
 /// How the units of a model are built and named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Family {
     /// Root-mean-square norms, rotary positions, grouped-query attention, gated MLP.
     Llama,
