@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-/// Fine-tunes Hugging Face language models that are never whole anywhere.
+/// Fine-tunes Hugging Face language models; no rank ever holds more than its shard and one unit.
 #[derive(Debug, clap::Parser)]
 #[command(name = "nestling", version, max_term_width = 100)]
 struct Cli {

@@ -245,7 +245,7 @@ pub enum DataError {
         reason: String,
     },
     /// A row that the file does not have.
-    #[error("row {index} of {num_rows}")]
+    #[error("there is no row {index}: there are {num_rows}, counted from 0")]
     NoSuchRow {
         /// The row asked for.
         index: u64,

@@ -131,9 +131,17 @@ pub enum Error {
         /// What has no tokens.
         what: &'static str,
     },
+    /// The name of a model on the Hugging Face hub instead of a folder.
+    #[error(
+        "`{name}` is no folder here; nothing is downloaded: get it with `hf download {name} --local-dir DIR` and give DIR"
+    )]
+    NotDownloaded {
+        /// The name.
+        name: String,
+    },
     /// A folder without digests to compare with.
     #[error(
-        "{} has no digests.json to compare with; `nestling verify --write` makes one of the weights as they are",
+        "{0} has no digests.json to compare with; `nestling verify {0} --write` makes one of the weights as they are",
         folder.display()
     )]
     NoDigests {

@@ -69,6 +69,9 @@ impl OpenModel {
     }
 
     fn from_folder(model: ModelPath<'_>, demo: Option<TempDir>) -> Result<Self, Error> {
+        if let Some(name) = hub_name(model.path) {
+            return Err(Error::NotDownloaded { name });
+        }
         let folder = Folder::open_with(model.path, model.rules)?;
         let spec = folder.spec()?;
         let sources = folder.sources(&spec)?;
@@ -119,6 +122,16 @@ impl OpenModel {
             None => Ok(()),
         }
     }
+}
+
+/// A path that is not there and looks like `OWNER/MODEL`.
+fn hub_name(path: &Path) -> Option<String> {
+    let name = path.to_str()?;
+    let (owner, model) = name.split_once('/')?;
+    let is_word = |word: &str| !word.is_empty() && !word.starts_with('.') && !word.contains('/');
+    // A typing error in a path of ours has a first folder that is there.
+    let is_name = is_word(owner) && is_word(model) && !Path::new(owner).exists();
+    is_name.then(|| name.to_owned())
 }
 
 /// Cores that this process may use.

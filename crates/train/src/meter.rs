@@ -78,16 +78,14 @@ pub struct PhaseRecord {
 }
 
 impl PhaseRecord {
-    /// Takes in a later stretch of the same phase.
+    /// Takes in a later stretch of the same phase: the memory is that of the
+    /// stretch with the higher peak, the seconds are of both.
     pub(crate) fn extend(&mut self, later: &Self) {
-        *self = Self {
-            phase: later.phase.clone(),
-            seconds: self.seconds + later.seconds,
-            before_mib: self.before_mib,
-            consumed_mib: self.consumed_mib + later.consumed_mib,
-            peak_mib: self.peak_mib.max(later.peak_mib),
-            ..*later
-        };
+        let seconds = self.seconds + later.seconds;
+        if later.peak_mib > self.peak_mib {
+            *self = later.clone();
+        }
+        self.seconds = seconds;
     }
 }
 

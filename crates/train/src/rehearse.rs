@@ -43,6 +43,8 @@ pub struct RankLoad {
     pub rank: usize,
     /// Its weights and their low bits.
     pub shard_bytes: u64,
+    /// The optimizer's moments of the shard, which a run adds; 0 without a recipe.
+    pub moments_bytes: u64,
     /// Bytes of the shard that were written: low bits that are all zero are not.
     pub filled_bytes: u64,
     /// Bytes of tensors that it read.
@@ -151,6 +153,7 @@ fn load_rank(
     Ok(RankLoad {
         rank,
         shard_bytes: held(Account::Weights) + held(Account::Residuals),
+        moments_bytes: held(Account::Moments),
         filled_bytes: loaded.filled_bytes,
         read_bytes: loaded.read_bytes,
         staging_bytes: held(Account::Staging),

@@ -16,6 +16,7 @@ use crate::values;
 /// Text from a model.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("beginning").args(["prompt", "ids"]).required(true))]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct Generate {
     /// A Hugging Face folder, or `demo`
     model: PathBuf,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use nestling::{Verdict, VerifyReport, verify, verify_two, write_digests};
+use nestling::{Verdict, Verified, VerifyReport, verify, verify_two, write_digests};
 
 use crate::error::CliError;
 use crate::format::{Align, counted, table};
@@ -61,28 +61,35 @@ impl Verify {
     }
 }
 
+/// Tensors that are listed where not all are asked for.
+const NUM_LISTED: usize = 10;
+
 fn to_text(report: &VerifyReport, lists_all: bool) -> String {
-    let listed = report.tensors.iter().filter(|tensor| {
-        let is_same = matches!(tensor.verdict, Verdict::Same | Verdict::SameRounded { .. });
-        lists_all || !is_same
-    });
-    let rows: Vec<Vec<String>> = listed
-        .map(|tensor| vec![tensor.name.clone(), in_words(&tensor.verdict)])
-        .collect();
-    let mut text = table(&[Align::Left, Align::Left], &rows);
-    let count = |holds: fn(&Verdict) -> bool| {
-        let tensors = report.tensors.iter();
-        tensors.filter(|tensor| holds(&tensor.verdict)).count()
+    let is_same =
+        |verdict: &Verdict| matches!(verdict, Verdict::Same | Verdict::SameRounded { .. });
+    let (same, different): (Vec<_>, Vec<_>) = report
+        .tensors
+        .iter()
+        .partition(|tensor| is_same(&tensor.verdict));
+    let rounded = same.iter().filter(|tensor| tensor.verdict != Verdict::Same);
+    let rounded = rounded.count();
+    let row = |tensor: &&Verified| vec![tensor.name.clone(), in_words(&tensor.verdict)];
+    let rows: Vec<_> = if lists_all {
+        report.tensors.iter().map(|tensor| row(&tensor)).collect()
+    } else {
+        different.iter().take(NUM_LISTED).map(row).collect()
     };
-    let same = count(|verdict| matches!(verdict, Verdict::Same));
-    let rounded = count(|verdict| matches!(verdict, Verdict::SameRounded { .. }));
+    let mut text = table(&[Align::Left, Align::Left], &rows);
+    if !lists_all && different.len() > NUM_LISTED {
+        let more = different.len() - NUM_LISTED;
+        let _ = writeln!(text, "and {more} more (`--tensors` lists all)");
+    }
     let tensors = counted(report.tensors.len() as u64, "tensor");
-    let different = report.tensors.len() - same - rounded;
-    text.push_str(&tensors);
-    let _ = writeln!(
-        text,
-        ": {same} the same, {rounded} the same after rounding, {different} not"
-    );
+    let _ = match (different.len(), rounded) {
+        (0, 0) => writeln!(text, "{tensors}, all the same"),
+        (0, rounded) => writeln!(text, "{tensors}, all the same, {rounded} after rounding"),
+        (different, _) => writeln!(text, "{different} of {tensors} differ"),
+    };
     text
 }
 

@@ -404,3 +404,21 @@ fn a_disk_that_is_full_from_the_start() {
     place.has_no_model("disk/out");
     assert!(!place.path("disk/out").exists());
 }
+
+#[test]
+fn a_name_of_the_hub_is_told_from_a_path() {
+    let place = Place::with_tiny();
+    let error = place.run("logits SomeOne/SomeModel --ids 1").error();
+    assert!(error.contains("hf download SomeOne/SomeModel"), "{error}");
+    let error = place.run("logits model/no-such --ids 1").error();
+    assert!(error.contains("does not exist"), "{error}");
+}
+
+#[test]
+fn a_negative_number_meets_the_range_of_its_setting() {
+    let place = Place::with_tiny();
+    let error = place
+        .run("train model rows.jsonl --out out --lr -1")
+        .error();
+    assert!(error.contains("setting `lr`"), "{error}");
+}

@@ -57,12 +57,14 @@ impl LoadFlags {
 
 fn to_text(report: &LoadReport) -> String {
     use Align::Right;
-    let heads = ["rank", "shard", "read", "staging"];
+    let heads = ["rank", "shard", "written", "moments", "read", "staging"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     rows.extend(report.ranks.iter().map(|rank| {
         vec![
             format!("{} of {}", rank.rank, report.world_size),
             size(rank.shard_bytes),
+            size(rank.filled_bytes),
+            size(rank.moments_bytes),
             size(rank.read_bytes),
             size(rank.staging_bytes),
         ]
@@ -73,8 +75,8 @@ fn to_text(report: &LoadReport) -> String {
         tensors => format!("digests of {tensors} tensors compared"),
     };
     format!(
-        "{}\n{:.3} s, {:.2} GB/s; peak {:.1} MiB, {:.1} MiB over the shards; {checked}\n",
-        table(&[Right; 4], &rows),
+        "{}\n{:.3} s, {:.2} GB/s; peak {:.1} MiB, {:.1} MiB over what was written; {checked}\n",
+        table(&[Right; 6], &rows),
         report.seconds,
         read as f64 / report.seconds / 1e9,
         report.peak_mib,

@@ -9,7 +9,10 @@ use serde::Serialize;
 /// The settings that were given as flags.
 #[derive(Debug, Default, Serialize, clap::Args)]
 #[serde(rename_all = "kebab-case")]
-#[command(next_help_heading = "Settings (each is also a key of the --config file)")]
+#[command(
+    next_help_heading = "Settings (each is also a key of the --config file)",
+    allow_negative_numbers = true
+)]
 pub(crate) struct SettingFlags {
     /// Optimizer steps; 0 only loads the model and writes it again
     #[arg(long, value_name = "N")]
