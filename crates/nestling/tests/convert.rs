@@ -326,8 +326,8 @@ fn what_is_not_understood_is_refused_by_name() {
     refuses(
         tiny,
         "llama.context_length",
-        "llama.context_lengtH",
-        "`llama.context_lengtH` is not understood",
+        "llama.context_height",
+        "`llama.context_height` is not understood",
     );
     refuses(
         tiny,

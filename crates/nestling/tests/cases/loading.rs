@@ -71,7 +71,7 @@ fn odd_sizes_come_back_from_every_world() {
 }
 
 #[test]
-fn a_first_generation_config_has_the_familys_defaults() {
+fn a_first_generation_config_has_the_defaults_of_its_family() {
     does("LD24");
 }
 
