@@ -15,6 +15,12 @@ use crate::pickle::PickleFault;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
+    /// Another process is writing to the output folder.
+    #[error("another process is writing to `{}`", folder.display())]
+    OutInUse {
+        /// The output folder.
+        folder: PathBuf,
+    },
     /// A `digests.json` that cannot be used.
     #[error("{file} cannot be used: {reason}; without the file nothing is compared")]
     BadManifest {

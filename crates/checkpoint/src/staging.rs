@@ -19,7 +19,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 
 use crate::error::{CheckpointError, Result, io_error, write_error};
@@ -61,12 +61,36 @@ pub fn check_out_dir_but(out: &Path, is_ours: impl Fn(&str) -> bool) -> Result<(
             });
         }
     }
-    remove_folder(&out.join(STAGING_NAME))
+    remove_abandoned(&out.join(STAGING_NAME))
 }
 
 /// Removes the unfinished files of an export that nobody will commit.
 pub fn discard_staged(out: &Path) -> Result<()> {
     remove_folder(&out.join(STAGING_NAME))
+}
+
+/// Removes what a process that is gone has left; one that is still at it holds a
+/// lock on the folder.
+fn remove_abandoned(path: &Path) -> Result<()> {
+    match File::open(path) {
+        Ok(folder) => {
+            lock(&folder, path)?;
+            remove_folder(path)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(io_error("open", path)(error)),
+    }
+}
+
+/// Locks a staging folder until it is closed; refuses one that another process has.
+fn lock(folder: &File, path: &Path) -> Result<()> {
+    match rustix::fs::flock(folder, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => Err(CheckpointError::OutInUse {
+            folder: path.parent().unwrap_or(path).to_owned(),
+        }),
+        // Where the file system knows no locks there is none.
+        _ => Ok(()),
+    }
 }
 
 fn remove_folder(path: &Path) -> Result<()> {
@@ -88,6 +112,8 @@ pub struct Staging {
     /// Whether the output folder is ours to remove if it stays empty.
     made_out: bool,
     is_committed: bool,
+    /// Held as long as the folder is this process's.
+    _lock: File,
 }
 
 /// How the room for a file's data is made.
@@ -120,15 +146,18 @@ impl Staging {
         let folder = out.join(STAGING_NAME);
         let made_out = !out.exists();
         fs::create_dir_all(out).map_err(io_error("create", out))?;
+        remove_abandoned(&folder)?;
+        fs::create_dir(&folder).map_err(io_error("create", &folder))?;
+        let locked = File::open(&folder).map_err(io_error("open", &folder))?;
+        lock(&locked, &folder)?;
         let mut staging = Self {
             out: out.to_owned(),
             folder,
             names: Vec::new(),
             made_out,
             is_committed: false,
+            _lock: locked,
         };
-        remove_folder(&staging.folder)?;
-        fs::create_dir(&staging.folder).map_err(io_error("create", &staging.folder))?;
         for file in plan.files() {
             make_room(&staging.add(&file.name)?, file, room)?;
         }

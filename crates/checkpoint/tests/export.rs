@@ -423,3 +423,19 @@ fn a_single_file_can_be_inspected_alone() {
     assert_eq!(weights.find("b"), plan.located("b"));
     assert_eq!(weights.files()[0].num_bytes, plan.files()[0].num_bytes());
 }
+
+#[test]
+fn a_folder_that_is_being_written_is_nobody_else_s() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let plan = ExportPlan::new(&[], u64::MAX).unwrap();
+    let staging = Staging::create(&out, &plan, &[]).unwrap();
+    for refused in [
+        checkpoint::check_out_dir(&out),
+        Staging::create(&out, &plan, &[]).map(drop),
+    ] {
+        assert!(matches!(refused, Err(CheckpointError::OutInUse { .. })));
+    }
+    staging.commit().unwrap();
+    assert!(out.join("model.safetensors").is_file());
+}

@@ -2,12 +2,19 @@
 
 /// Threads beyond any machine's; so many would only be a slip of the hand.
 const MAX_THREADS: usize = 1024;
+/// A world has a layout of every rank.
+const MAX_RANKS: usize = 4096;
 /// No model has more positions.
 const MAX_TOKENS: usize = (1 << 31) - 1;
 
 /// Threads to compute on; 0 is all cores.
 pub(crate) fn threads(text: &str) -> Result<usize, String> {
     whole(text, 0, MAX_THREADS)
+}
+
+/// Ranks of a world to rehearse.
+pub(crate) fn num_ranks(text: &str) -> Result<usize, String> {
+    whole(text, 1, MAX_RANKS)
 }
 
 /// Tokens to generate.

@@ -309,20 +309,43 @@ impl Buffers {
         };
         let len = usize::try_from(range.end - range.start).expect("a piece is small");
         wide.resize(len, 0.0);
+        let mut num_overflowing = 0;
         let size = dtype.size_bytes().expect("floats are whole bytes");
         for ((tensor, reader), rounded) in tensors.iter().zip(readers).zip(&mut *rounded) {
             let width = tensor.meta.dtype.bits() / 8;
             let bytes = range.start * width..range.end * width;
             let bytes = read(reader, tensor, bytes, stored)?;
             widen(tensor.meta.dtype, bytes, wide).map_err(train::TrainError::from)?;
+            num_overflowing += overflowing(dtype, wide);
             rounded.resize((len * size).div_ceil(8), 0);
             let rounded = &mut as_bytes_mut(rounded)[..len * size];
             narrow(dtype, wide, rounded).map_err(train::TrainError::from)?;
         }
         let [first, second] = rounded;
         let [first, second] = [&*first, &*second].map(|words| &as_bytes(words)[..len * size]);
-        differences(dtype, first, second, wide)
+        let mut found = differences(dtype, first, second, wide)?;
+        if num_overflowing > 0 {
+            found = found.and(Difference {
+                num_different: num_overflowing,
+                largest: f64::INFINITY,
+            });
+        }
+        Ok(found)
     }
+}
+
+/// Counts finite numbers that rounding makes infinite: those are not the same.
+fn overflowing(dtype: Dtype, wide: &[f32]) -> u64 {
+    let limit = match dtype {
+        Dtype::F16 => 65520.0,
+        // The largest bf16 and half its last place.
+        Dtype::BF16 => f32::from_bits(0x7f7f_8000),
+        _ => f32::INFINITY,
+    };
+    let too_large = wide
+        .iter()
+        .filter(|value| value.is_finite() && value.abs() >= limit);
+    too_large.count() as u64
 }
 
 /// Counts the elements that differ.

@@ -48,16 +48,17 @@ impl Verify {
             None => verify(first)?,
         };
         spinner.finish_and_clear();
-        if self.json {
-            print_json(&report)?;
+        let printed = if self.json {
+            print_json(&report)
         } else {
-            print(&to_text(&report, self.tensors))?;
+            print(&to_text(&report, self.tensors))
+        };
+        match printed {
+            // Who closed the pipe asks for the verdict all the same.
+            Err(error) if !error.is_broken_pipe() => Err(error),
+            _ if report.is_same() => Ok(ExitCode::SUCCESS),
+            _ => Ok(ExitCode::FAILURE),
         }
-        Ok(if report.is_same() {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        })
     }
 }
 

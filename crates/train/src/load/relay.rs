@@ -107,11 +107,12 @@ pub(super) fn read(to_fill: ToFill<'_>, ledger: &Ledger) -> Result<Read, TrainEr
         let taken = take_turns(
             to_fill,
             ledger,
-            || to_scatter.recv().expect("the reader sends a piece a turn"),
+            // Both ends go with the turns, however these end: a reader that waits
+            // for a buffer, or for room, is then told that nobody comes.
+            move || to_scatter.recv().expect("the reader sends a piece a turn"),
             // The reader is gone once it has read everything.
-            |buffer| drop(scattered.send(buffer)),
+            move |buffer| drop(scattered.send(buffer)),
         );
-        drop(to_scatter);
         let read = reading.join().unwrap_or_else(|panic| resume_unwind(panic));
         let mut taken = taken?;
         taken.add(&read);

@@ -8,6 +8,7 @@ use crate::error::CliError;
 use crate::format::{Align, size, table};
 use crate::output::{print, print_json};
 use crate::progress;
+use crate::values;
 
 /// How a model is loaded for `inspect`.
 #[derive(Debug, clap::Args)]
@@ -19,8 +20,8 @@ pub(crate) struct LoadFlags {
     #[arg(long, value_name = "R", requires = "load", requires = "of")]
     as_rank: Option<usize>,
     /// The number of ranks of the world; all are loaded if no one is named
-    #[arg(long, value_name = "N", requires = "load", default_value = "1")]
-    of: NonZeroUsize,
+    #[arg(long, value_name = "N", requires = "load", default_value = "1", value_parser = values::num_ranks)]
+    of: usize,
     /// How weights rest; without one as they are for inference
     #[arg(long, value_parser = ["f32", "bf16"], requires = "load")]
     recipe: Option<String>,
@@ -39,7 +40,7 @@ impl LoadFlags {
     pub(crate) fn run(self, model: ModelPath<'_>, as_json: bool) -> Result<(), CliError> {
         let spinner = progress::spinner("loading");
         let options = LoadOptions {
-            world_size: self.of,
+            world_size: NonZeroUsize::new(self.of).unwrap_or(NonZeroUsize::MIN),
             as_rank: self.as_rank,
             recipe: self.recipe,
             way: self.read,
