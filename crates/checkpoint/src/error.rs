@@ -15,6 +15,9 @@ use crate::pickle::PickleFault;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
+    /// The work was asked to stop.
+    #[error("stopped; nothing is kept")]
+    Stopped,
     /// Another process is writing to the output folder.
     #[error("another process is writing to `{}`", folder.display())]
     OutInUse {
@@ -245,7 +248,7 @@ pub enum CheckpointError {
         found: Box<Shape>,
     },
     /// A tensor whose dtype cannot be trained.
-    #[error("tensor `{tensor}` in `{}` is {found}, supported: F32, BF16, F16, F64", file.display())]
+    #[error("tensor `{tensor}` in `{}` is {found}, supported: F32, BF16, F16, F64, and FP8 with scales", file.display())]
     WrongDtype {
         /// The tensor.
         tensor: String,
@@ -253,6 +256,70 @@ pub enum CheckpointError {
         file: PathBuf,
         /// Its dtype.
         found: Dtype,
+    },
+    /// FP8 codes without the scales that make numbers of them.
+    #[error("tensor `{tensor}` in `{}` is {found} and has no scales: expected `{expected}`", file.display())]
+    CodesWithoutScales {
+        /// The tensor.
+        tensor: String,
+        /// Its file.
+        file: PathBuf,
+        /// Its dtype.
+        found: Dtype,
+        /// Names that its scales could have.
+        expected: String,
+    },
+    /// Scales of a tensor that has no codes.
+    #[error("`{scales}` in `{}` are scales, but tensor `{tensor}` {found}, expected FP8", file.display())]
+    ScalesWithoutCodes {
+        /// The tensor of scales.
+        scales: String,
+        /// Its file.
+        file: PathBuf,
+        /// The tensor that they would scale.
+        tensor: String,
+        /// What there is of it.
+        found: String,
+    },
+    /// Two tensors that both scale the same codes.
+    #[error("tensor `{tensor}` has scales in `{first}` and in `{second}`, expected one of them")]
+    TwiceScaled {
+        /// The tensor.
+        tensor: String,
+        /// One tensor of scales.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// Scales that do not fit their codes.
+    #[error("scales `{scales}` in `{}` have shape {found}, tensor `{tensor}` of shape {shape} calls for {expected}", file.display())]
+    WrongScales {
+        /// The tensor of scales.
+        scales: String,
+        /// Its shape.
+        found: Box<Shape>,
+        /// Its file.
+        file: PathBuf,
+        /// The tensor that they scale.
+        tensor: String,
+        /// That tensor's shape.
+        shape: Box<Shape>,
+        /// What would fit.
+        expected: String,
+    },
+    /// A scale that no number can have been divided by.
+    #[error(
+        "scale {index} of `{scales}` is {found}, tensor `{tensor}` calls for finite scales that are not negative"
+    )]
+    BadScale {
+        /// The tensor.
+        tensor: String,
+        /// The tensor of scales.
+        scales: String,
+        /// The place among the scales.
+        index: u64,
+        /// The scale.
+        found: f32,
     },
     /// A file that is shorter than its header promised when it was opened.
     #[error("`{}` ended inside tensor `{tensor}`: expected {expected_bytes} bytes in the file, found {found_bytes}", file.display())]

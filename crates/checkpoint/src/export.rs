@@ -170,6 +170,7 @@ fn unplaced(meta: &TensorMeta) -> Located {
         meta: meta.clone(),
         file: 0,
         begin: 0,
+        scales: None,
     }
 }
 

@@ -8,7 +8,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use spec::ModelSpec;
+use spec::{ModelSpec, Quantization, SpecError};
 
 use crate::cache::CachePolicy;
 use crate::error::{CheckpointError, Result, io_error};
@@ -19,6 +19,7 @@ use crate::layout::{LAYOUTS, Layout};
 use crate::manifest::{MANIFEST_NAME, Manifest};
 use crate::read::Reader;
 use crate::rules::{Bounds, ReadRules, Strictness};
+use crate::scales;
 use crate::sources::Sources;
 use crate::weights::{Located, Weights};
 
@@ -50,6 +51,24 @@ impl Folder {
                 found: kind(metadata.file_type()),
             });
         }
+        let mut folder = Self::with_weights(path, rules)?;
+        if folder.weights.has_codes() {
+            let block = folder.quantization()?.and_then(|config| config.block);
+            folder.weights.find_scales(block)?;
+        }
+        Ok(folder)
+    }
+
+    /// What the config says of FP8 codes; a folder without a config says nothing.
+    fn quantization(&self) -> Result<Option<Quantization>> {
+        let text = match self.config_text() {
+            Err(CheckpointError::NoConfig { .. }) => return Ok(None),
+            text => text?,
+        };
+        Quantization::from_config(&text).map_err(|source| self.config_error(source))
+    }
+
+    fn with_weights(path: &Path, rules: ReadRules) -> Result<Self> {
         let names = names_in(path)?;
         let mut folder = Self {
             path: path.to_owned(),
@@ -197,6 +216,13 @@ impl Folder {
         self.weights.find(name)
     }
 
+    /// Whether a tensor, by its number, holds the scales of another's codes or of
+    /// activations.
+    pub fn is_scales(&self, number: usize) -> bool {
+        let name = &self.tensors()[number].meta.name;
+        scales::tensor_of(name).is_some() || scales::is_of_activations(name)
+    }
+
     /// Whether what does not belong is an error.
     pub(crate) fn strictness(&self) -> Strictness {
         self.strictness
@@ -224,12 +250,31 @@ impl Folder {
         })
     }
 
+    /// The config of these tensors where FP8 codes have become numbers: without
+    /// `quantization_config`. None where there are no codes.
+    pub fn config_without_codes(&self) -> Result<Option<String>> {
+        let text = self.config_text()?;
+        if self.tensors().iter().all(|tensor| tensor.scales.is_none()) {
+            return Ok(None);
+        }
+        let keys = serde_json::from_str(text.trim_start_matches('\u{feff}'));
+        let mut keys: serde_json::Map<String, serde_json::Value> =
+            keys.map_err(|source| self.config_error(SpecError::NotJson { source }))?;
+        // Not `remove`, which would put the last key in its place.
+        keys.shift_remove("quantization_config");
+        Ok(Some(format!("{:#}\n", serde_json::Value::Object(keys))))
+    }
+
     /// What `config.json` means.
     pub fn spec(&self) -> Result<ModelSpec> {
-        ModelSpec::from_config(&self.config_text()?).map_err(|source| CheckpointError::Config {
+        ModelSpec::from_config(&self.config_text()?).map_err(|source| self.config_error(source))
+    }
+
+    fn config_error(&self, source: SpecError) -> CheckpointError {
+        CheckpointError::Config {
             file: self.path.join(CONFIG_NAME),
             source,
-        })
+        }
     }
 
     /// The tensor of every parameter of the model.

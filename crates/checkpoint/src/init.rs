@@ -27,7 +27,7 @@ use tensor::{Dtype, TensorMeta, as_bytes};
 
 use crate::error::{CheckpointError, Result};
 use crate::export::ExportPlan;
-use crate::staging::{StagedFiles, Staging};
+use crate::staging::{OnWritten, StagedFiles, Staging, unless_stopped};
 use crate::weights::Located;
 
 /// Elements that a thread makes and writes at once: 4 MiB of f32.
@@ -115,9 +115,8 @@ fn mix(mut bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// Writes a random checkpoint to `out`. `on_written` is told the bytes of each
-/// piece as it is written, from any thread.
-pub fn write(out: &Path, init: &Init<'_>, on_written: &(dyn Fn(u64) + Sync)) -> Result<()> {
+/// Writes a random checkpoint to `out`.
+pub fn write(out: &Path, init: &Init<'_>, on_written: OnWritten<'_>) -> Result<()> {
     if !matches!(init.dtype, Dtype::F32 | Dtype::BF16 | Dtype::F16) {
         return Err(CheckpointError::InitDtype { found: init.dtype });
     }
@@ -136,7 +135,10 @@ pub fn write(out: &Path, init: &Init<'_>, on_written: &(dyn Fn(u64) + Sync)) -> 
         let mut writer = PieceWriter::open(out, &plan, init)?;
         while let Some(piece) = pieces.get(next.fetch_add(1, Relaxed)) {
             let (param, tensor) = (params[piece.tensor], &plan.tensors()[piece.tensor]);
-            on_written(writer.write(param, tensor, piece)?);
+            let written = writer.write(param, tensor, piece);
+            let asked = written.and_then(|bytes| unless_stopped(on_written(bytes)));
+            // The others stop at their next piece.
+            asked.inspect_err(|_| next.store(pieces.len(), Relaxed))?;
         }
         writer.files.sync()
     };

@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! Folder::open   headers and index -> where every tensor lies       no data read
+//! Scales         FP8 codes -> f32, on their way from a file
 //! Sources        config + folder   -> the tensor of every parameter
 //! Reader         any byte range of any tensor, one per rank
 //! ExportPlan     tensors + size limit -> files, offsets, headers     pure
@@ -28,6 +29,7 @@ mod manifest;
 mod pickle;
 mod read;
 mod rules;
+mod scales;
 mod sources;
 mod staging;
 mod weights;
@@ -46,8 +48,10 @@ pub use manifest::{MANIFEST_NAME, Manifest};
 pub use pickle::PickleFault;
 pub use read::{DIRECT_BYTES, Reader};
 pub use rules::{FollowLinks, ReadRules, Strictness, UnknownFollowLinks};
+pub use scales::Scales;
 pub use sources::Sources;
 pub use staging::{
-    StagedFiles, Staging, check_out_dir, check_out_dir_but, discard_staged, write_atomically,
+    OnWritten, StagedFiles, Staging, check_out_dir, check_out_dir_but, discard_staged,
+    unless_stopped, write_atomically,
 };
 pub use weights::{Located, Weights, inspect_file, inspect_file_with};

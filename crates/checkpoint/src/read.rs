@@ -8,8 +8,10 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cache::{CachePolicy, PAGE_BYTES, PAGE_LEN, drop_pages, resident_share};
+use crate::digest::Digest;
 use crate::error::{CheckpointError, Result, io_error};
 use crate::files::{FewOpen, FileEntry};
+use crate::scales::expand;
 use crate::weights::Located;
 
 /// The most bytes that a direct read asks for at once, and what each thread that
@@ -79,6 +81,40 @@ impl Reader {
                 .map_err(|errno| io_error("advise", &entry.path)(errno.into()))?;
         }
         Ok(())
+    }
+}
+
+impl Reader {
+    /// Reads elements as [`Located::value_dtype`] has them; gives the digest of their
+    /// bytes in the file where `with_digest` asks for it.
+    ///
+    /// # Panics
+    ///
+    /// If `dst` is not as long as the elements, or they are not in the tensor.
+    pub fn read_values(
+        &self,
+        tensor: &Located,
+        elements: Range<u64>,
+        dst: &mut [u8],
+        with_digest: bool,
+    ) -> Result<Digest> {
+        let size = tensor.meta.dtype.bits() / 8;
+        let range = elements.start * size..elements.end * size;
+        let begin = range.start;
+        let digest = |stored: &[u8]| {
+            let digest = with_digest.then(|| Digest::of(begin, stored));
+            digest.unwrap_or_default()
+        };
+        let Some(scales) = &tensor.scales else {
+            self.read_at(tensor, range, dst)?;
+            return Ok(digest(dst));
+        };
+        let num_codes = dst.len() / 4;
+        let codes = &mut dst[3 * num_codes..];
+        self.read_at(tensor, range, codes)?;
+        let found = digest(codes);
+        expand(self, tensor, scales, elements.start, dst)?;
+        Ok(found)
     }
 }
 

@@ -1,11 +1,14 @@
 //! The tensor of every parameter: a config and a folder brought together.
 
+use std::collections::BTreeSet;
+
 use spec::{ModelSpec, Param, Unit};
 use tensor::{Dtype, TensorMeta};
 
 use crate::error::{CheckpointError, Result};
 use crate::folder::Folder;
 use crate::rules::Strictness;
+use crate::scales;
 use crate::weights::Located;
 
 const HEAD_NAME: &str = "lm_head.weight";
@@ -32,6 +35,9 @@ impl Sources {
             for param in &unit.params {
                 let number = checked(folder, param)?;
                 is_used[number] = true;
+                if let Some(scales) = &folder.tensors()[number].scales {
+                    is_used[scales.number] = true;
+                }
                 numbers.push(number);
             }
             resolved.push(numbers);
@@ -75,12 +81,24 @@ impl Sources {
     }
 
     /// What an export of this model holds: the tensors in use, in the folder's
-    /// order, under their names and in their dtypes.
+    /// order, under their names and in their dtypes; bf16 where those were FP8 codes,
+    /// whose scales are left out.
     pub fn exported(&self, folder: &Folder) -> Vec<TensorMeta> {
+        let scales = folder.tensors().iter();
+        let scales = scales.filter_map(|tensor| Some(tensor.scales.as_ref()?.number));
+        let scales: BTreeSet<usize> = scales.collect();
         let tensors = folder.tensors().iter().enumerate();
         tensors
-            .filter(|(number, _)| self.ignored.binary_search(number).is_err())
-            .map(|(_, tensor)| tensor.meta.clone())
+            .filter(|(number, _)| {
+                self.ignored.binary_search(number).is_err() && !scales.contains(number)
+            })
+            .map(|(_, tensor)| TensorMeta {
+                dtype: match tensor.scales {
+                    Some(_) => Dtype::BF16,
+                    None => tensor.meta.dtype,
+                },
+                ..tensor.meta.clone()
+            })
             .collect()
     }
 }
@@ -126,7 +144,7 @@ fn checked(folder: &Folder, param: &Param) -> Result<usize> {
         });
     }
     if !matches!(
-        tensor.meta.dtype,
+        tensor.value_dtype(),
         Dtype::F32 | Dtype::BF16 | Dtype::F16 | Dtype::F64
     ) {
         return Err(CheckpointError::WrongDtype {
@@ -139,10 +157,11 @@ fn checked(folder: &Folder, param: &Param) -> Result<usize> {
 }
 
 /// Tensors that old writers saved and nobody reads: rotary tables, which are
-/// computed from the config, attention's mask value, and the second name of a
-/// tied table.
+/// computed from the config, attention's mask value, the second name of a tied table,
+/// and how to quantize what is no weight.
 fn is_ignored(name: &str, spec: &ModelSpec) -> bool {
     name.ends_with("rotary_emb.inv_freq")
         || name.ends_with("masked_bias")
+        || scales::is_of_activations(name)
         || (spec.tied && name == HEAD_NAME)
 }

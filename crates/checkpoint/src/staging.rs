@@ -15,6 +15,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -99,6 +100,18 @@ fn remove_folder(path: &Path) -> Result<()> {
             Err(io_error("remove", path)(error))
         }
         _ => Ok(()),
+    }
+}
+
+/// Is told the bytes of each piece that was written, from any thread; a break ends the
+/// work with [`CheckpointError::Stopped`], and nothing is left of it.
+pub type OnWritten<'a> = &'a (dyn Fn(u64) -> ControlFlow<()> + Sync);
+
+/// The error of work that [`OnWritten`] broke off.
+pub fn unless_stopped(asked: ControlFlow<()>) -> Result<()> {
+    match asked {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(CheckpointError::Stopped),
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tensor::TensorMeta;
+use tensor::{Dtype, TensorMeta};
 
 use crate::cache::CachePolicy;
 use crate::error::{CheckpointError, Result, io_error};
@@ -14,6 +14,7 @@ use crate::header::{HeaderFault, MAX_TENSORS, header_len, parse_header_with};
 use crate::pickle::{self, PickleError};
 use crate::read::Reader;
 use crate::rules::Strictness;
+use crate::scales::{self, Scales};
 
 /// What kind of files a checkpoint consists of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub struct Located {
     pub file: usize,
     /// Where its bytes begin, counted from the start of the file.
     pub begin: u64,
+    /// What makes numbers of its elements, where they are FP8 codes.
+    pub scales: Option<Box<Scales>>,
 }
 
 impl Located {
@@ -48,6 +51,20 @@ impl Located {
         self.meta
             .num_bytes()
             .expect("a located tensor's size was checked when it was located")
+    }
+
+    /// The bytes that so many of its elements take in the file.
+    pub fn stored_bytes(&self, num_elements: u64) -> u64 {
+        num_elements * self.meta.dtype.bits() / 8
+    }
+
+    /// What its elements are read as: f32 where they are codes with scales, else its
+    /// own dtype.
+    pub fn value_dtype(&self) -> Dtype {
+        match self.scales {
+            Some(_) => Dtype::F32,
+            None => self.meta.dtype,
+        }
     }
 }
 
@@ -100,6 +117,7 @@ impl Weights {
                 meta,
                 file: files.len(),
                 begin,
+                scales: None,
             }));
             files.push(entry);
         }
@@ -111,6 +129,76 @@ impl Weights {
         };
         weights.refuse_twins()?;
         Ok(weights)
+    }
+
+    /// Whether any tensor is FP8 codes, or scales by its name.
+    pub(crate) fn has_codes(&self) -> bool {
+        self.tensors.iter().any(|tensor| {
+            scales::is_codes(tensor.meta.dtype) || scales::tensor_of(&tensor.meta.name).is_some()
+        })
+    }
+
+    /// Finds the scales of all codes; `block` is what the config says of them.
+    pub(crate) fn find_scales(&mut self, block: Option<[u64; 2]>) -> Result<()> {
+        for number in 0..self.tensors.len() {
+            let tensor = &self.tensors[number];
+            if scales::is_codes(tensor.meta.dtype) {
+                let found = self.scales_of(tensor, block)?;
+                self.tensors[number].scales = Some(Box::new(found));
+            } else {
+                self.refuse_without_codes(tensor)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn scales_of(&self, tensor: &Located, block: Option<[u64; 2]>) -> Result<Scales> {
+        let name = &tensor.meta.name;
+        let file = || self.files[tensor.file].path.clone();
+        let mut found = scales::names(name).filter_map(|name| self.position(&name));
+        let (first, second) = (found.next(), found.next());
+        let Some(number) = first else {
+            return Err(CheckpointError::CodesWithoutScales {
+                tensor: name.clone(),
+                file: file(),
+                found: tensor.meta.dtype,
+                expected: scales::names(name).collect::<Vec<_>>().join("` or `"),
+            });
+        };
+        let scales = &self.tensors[number];
+        if let Some(second) = second {
+            return Err(CheckpointError::TwiceScaled {
+                tensor: name.clone(),
+                first: scales.meta.name.clone(),
+                second: self.tensors[second].meta.name.clone(),
+            });
+        }
+        Scales::of(tensor, number, scales, block).map_err(|expected| CheckpointError::WrongScales {
+            scales: scales.meta.name.clone(),
+            found: Box::new(scales.meta.shape.clone()),
+            file: self.files[scales.file].path.clone(),
+            tensor: name.clone(),
+            shape: Box::new(tensor.meta.shape.clone()),
+            expected,
+        })
+    }
+
+    /// Refuses scales whose tensor is not there or has no codes.
+    fn refuse_without_codes(&self, scales: &Located) -> Result<()> {
+        let Some(name) = scales::tensor_of(&scales.meta.name) else {
+            return Ok(());
+        };
+        let found = match self.find(name) {
+            Some(tensor) if scales::is_codes(tensor.meta.dtype) => return Ok(()),
+            Some(tensor) => format!("is {}", tensor.meta.dtype),
+            None => "is not there".to_owned(),
+        };
+        Err(CheckpointError::ScalesWithoutCodes {
+            scales: scales.meta.name.clone(),
+            file: self.files[scales.file].path.clone(),
+            tensor: name.to_owned(),
+            found,
+        })
     }
 
     fn refuse_twins(&self) -> Result<()> {

@@ -381,7 +381,12 @@ fn a_sparse_checkpoint_of_a_large_shape_costs_no_disk() {
         max_file_bytes: 5_000_000_000,
         num_threads: 2,
     };
-    init::write(out.path(), &wanted, &|_| {}).unwrap();
+    init::write(
+        out.path(),
+        &wanted,
+        &|_| std::ops::ControlFlow::Continue(()),
+    )
+    .unwrap();
     let folder = Folder::open(out.path()).unwrap();
     let spec = folder.spec().unwrap();
     folder.sources(&spec).unwrap();

@@ -29,7 +29,10 @@ fn model(change: impl FnOnce(&mut ModelSpec), max_file_bytes: u64) -> TempDir {
         max_file_bytes,
         num_threads: 1,
     };
-    init::write(folder.path(), &wanted, &|_| {}).expect("a written model");
+    init::write(folder.path(), &wanted, &|_| {
+        std::ops::ControlFlow::Continue(())
+    })
+    .expect("a written model");
     folder
 }
 

@@ -106,7 +106,12 @@ fn a_written_checkpoint_holds_the_numbers_in_each_dtype() {
             max_file_bytes: 70_000,
             num_threads,
         };
-        init::write(out.path(), &wanted, &|_| {}).unwrap();
+        init::write(
+            out.path(),
+            &wanted,
+            &|_| std::ops::ControlFlow::Continue(()),
+        )
+        .unwrap();
         let folder = Folder::open(out.path()).unwrap();
         folder.sources(&preset.spec).unwrap();
         let reader = folder.open_files().unwrap();
@@ -143,7 +148,12 @@ fn norms_that_are_stored_minus_one_begin_at_zero() {
         max_file_bytes: u64::MAX,
         num_threads: 1,
     };
-    init::write(out.path(), &wanted, &|_| {}).unwrap();
+    init::write(
+        out.path(),
+        &wanted,
+        &|_| std::ops::ControlFlow::Continue(()),
+    )
+    .unwrap();
     let folder = Folder::open(out.path()).unwrap();
     let reader = folder.open_files().unwrap();
     let units = preset.spec.units();
@@ -193,7 +203,10 @@ fn a_dtype_without_random_numbers_is_refused() {
         max_file_bytes: 1,
         num_threads: 1,
     };
-    let refused = init::write(std::path::Path::new("/nowhere"), &wanted, &|_| {}).unwrap_err();
+    let refused = init::write(std::path::Path::new("/nowhere"), &wanted, &|_| {
+        std::ops::ControlFlow::Continue(())
+    })
+    .unwrap_err();
     assert!(matches!(
         refused,
         CheckpointError::InitDtype { found: Dtype::I8 }

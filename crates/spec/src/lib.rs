@@ -16,6 +16,7 @@ mod preset;
 mod rope;
 mod unit;
 
+pub use config::Quantization;
 pub use error::SpecError;
 pub use model::{Activation, Arrangement, Family, ModelSpec, Positions, SlidingWindow};
 pub use preset::Preset;

@@ -1,7 +1,9 @@
 //! What a config means, and which ones are refused.
 
 use serde_json::{Value, json};
-use spec::{ModelSpec, Positions, Preset, Role, RopeKind, RopeSpec, SpecError, UnitKind};
+use spec::{
+    ModelSpec, Positions, Preset, Quantization, Role, RopeKind, RopeSpec, SpecError, UnitKind,
+};
 use tensor::{Dtype, Shape};
 
 /// A config of a first-generation Llama, changed by `change`; `null` removes.
@@ -205,8 +207,8 @@ fn a_key_that_changes_the_computation_is_refused_unless_it_is_off() {
         &["final_logit_softcapping"],
     );
     refuses(
-        &json!({"quantization_config": {"quant_method": "fp8"}}),
-        &["quantization_config"],
+        &json!({"quantization_config": {"quant_method": "gptq", "bits": 4}}),
+        &["quantization_config.quant_method", "gptq", "fp8"],
     );
     refuses(
         &json!({"num_local_experts": 8}),
@@ -398,4 +400,75 @@ fn an_unknown_preset_is_answered_with_the_known_ones() {
         !message.contains("did you mean") && message.contains("tiny"),
         "{message}"
     );
+}
+
+#[test]
+fn blocks_of_codes_are_said_by_the_config_and_never_guessed() {
+    let block = |config: Value| {
+        let text = json!({"quantization_config": config}).to_string();
+        Quantization::from_config(&text).map_err(|error| error.to_string())
+    };
+    let of = |rows, cols| {
+        Ok(Some(Quantization {
+            block: Some([rows, cols]),
+        }))
+    };
+    let by_shape = Ok(Some(Quantization { block: None }));
+    assert_eq!(block(json!(null)), Ok(None));
+    assert_eq!(
+        block(json!({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 64]})),
+        of(128, 64)
+    );
+    for config in [
+        json!({"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": null}),
+        json!({"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["lm_head"]}),
+        json!({"quant_method": "modelopt", "quant_algo": "FP8"}),
+        json!({"quant_method": "compressed-tensors", "format": "float-quantized"}),
+        json!({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights":
+            {"num_bits": 8, "type": "float", "strategy": "channel", "group_size": null}}}}),
+    ] {
+        assert_eq!(block(config), by_shape);
+    }
+    let groups = |strategy: Value| {
+        json!({"quant_method": "compressed-tensors", "config_groups": {"group_0":
+            {"weights": strategy}, "group_1": {"weights": null}}})
+    };
+    let blocks = json!({"strategy": "block", "block_structure": [128, 128]});
+    assert_eq!(block(groups(blocks)), of(128, 128));
+    assert_eq!(
+        block(groups(json!({"strategy": "group", "group_size": 32}))),
+        of(1, 32)
+    );
+    for (config, word) in [
+        (json!({"bits": 4}), "quant_method"),
+        (
+            json!({"quant_method": "fp8", "weight_block_size": [128]}),
+            "weight_block_size",
+        ),
+        (
+            json!({"quant_method": "fp8", "weight_block_size": [0, 128]}),
+            "weight_block_size",
+        ),
+        (json!({"quant_method": "fp8", "fmt": "e3m4"}), "fmt"),
+        (
+            json!({"quant_method": "modelopt", "quant_algo": "NVFP4"}),
+            "NVFP4",
+        ),
+        (
+            json!({"quant_method": "compressed-tensors", "format": "pack-quantized"}),
+            "pack-quantized",
+        ),
+        (groups(json!({"num_bits": 4})), "num_bits"),
+        (groups(json!({"type": "int"})), "type"),
+        (groups(json!({"strategy": "tensor_group"})), "strategy"),
+        (
+            json!({"quant_method": "compressed-tensors", "config_groups": {
+                "a": {"weights": {"strategy": "group", "group_size": 32}},
+                "b": {"weights": {"strategy": "channel"}}}}),
+            "config_groups",
+        ),
+    ] {
+        let message = block(config).unwrap_err();
+        assert!(message.contains(word), "{message}");
+    }
 }

@@ -5,11 +5,14 @@
 
 mod falcon;
 mod gated;
+mod quantization;
 mod window;
 mod write;
 
 use serde_json::Value;
 use tensor::Dtype;
+
+pub use quantization::Quantization;
 
 use crate::keys::Keys;
 use crate::{Family, ModelSpec, SpecError};
@@ -36,7 +39,6 @@ const NEUTRAL_ONLY: &[(&str, &[Neutral])] = &[
     ("attention_chunk_size", &[]),
     ("num_experts", &[Neutral::Zero, Neutral::One]),
     ("num_local_experts", &[Neutral::Zero, Neutral::One]),
-    ("quantization_config", &[]),
     ("is_encoder_decoder", &[Neutral::False]),
     ("use_bidirectional_attention", &[Neutral::False]),
     (
@@ -90,13 +92,11 @@ impl ModelSpec {
     /// # Ok::<(), spec::SpecError>(())
     /// ```
     pub fn from_config(json_text: &str) -> Result<Self, SpecError> {
-        // A byte order mark is no JSON, but editors leave one.
-        let json_text = json_text.trim_start_matches('\u{feff}');
-        let value =
-            serde_json::from_str(json_text).map_err(|source| SpecError::NotJson { source })?;
+        let value = parse(json_text)?;
         let top = Keys::top(&value)?;
         let family = family(&top)?;
         refuse_unless_neutral(&top, NEUTRAL_ONLY)?;
+        Quantization::read(&top)?;
         let spec = if family == Family::Falcon {
             falcon::read(&top)?
         } else {
@@ -113,6 +113,12 @@ impl ModelSpec {
     pub fn config_json(&self) -> String {
         write::config_json(self)
     }
+}
+
+fn parse(json_text: &str) -> Result<Value, SpecError> {
+    // A byte order mark is no JSON, but editors leave one.
+    let json_text = json_text.trim_start_matches('\u{feff}');
+    serde_json::from_str(json_text).map_err(|source| SpecError::NotJson { source })
 }
 
 /// Names in `model_type`, the family, and the classes that `architectures` may
