@@ -9,6 +9,7 @@
 
 use std::time::{Duration, Instant};
 
+use kernels::fp8::Update;
 use kernels::{
     AdamW, Arena, AttentionShape, Buffer, Cpu, Device, Gelu, Master, Moments, Purpose, RmsNorm,
     Rope, RunningMax, ScoreBias, Weight, WeightFormat,
@@ -401,28 +402,36 @@ fn loss(bench: &Bench) {
 fn optimizer(bench: &Bench) {
     let device = &bench.device;
     let grad = bench.buffer(RUN);
-    let update = AdamW {
-        lr: 1e-3,
-        beta1: 0.9,
-        beta2: 0.95,
-        eps: 1e-8,
-        weight_decay: 0.1,
-        step: 10,
-        grad_scale: 1.0,
+    let update = Update {
+        adamw: AdamW {
+            lr: 1e-3,
+            beta1: 0.9,
+            beta2: 0.95,
+            eps: 1e-8,
+            weight_decay: 0.1,
+            step: 10,
+            grad_scale: 1.0,
+        },
+        random: fp8::Random {
+            seed: 0,
+            step: 10,
+            parameter: 0,
+        },
+        first_row: 0,
     };
     let (mut m, mut v) = (vec![0; 4 * RUN], vec![0; 4 * RUN]);
     let mut whole = bytes(RUN, WeightFormat::F32);
     let mut high = bytes(RUN, WeightFormat::Bf16);
     let mut low = vec![0; 2 * RUN];
     bench.case("adamw f32", &Work::Bytes(28 * RUN), || {
-        let moments = Moments {
+        let moments = Moments::F32 {
             m: &mut m[..],
             v: &mut v[..],
         };
-        device.adamw(Master::F32(&mut whole[..]), moments, &grad, 0, update);
+        device.adamw(Master::F32(&mut whole[..]), moments, &grad, 0, &update);
     });
     bench.case("adamw bf16 + 16 bits", &Work::Bytes(28 * RUN), || {
-        let moments = Moments {
+        let moments = Moments::F32 {
             m: &mut m[..],
             v: &mut v[..],
         };
@@ -430,6 +439,6 @@ fn optimizer(bench: &Bench) {
             high: &mut high[..],
             low: &mut low[..],
         };
-        device.adamw(master, moments, &grad, 0, update);
+        device.adamw(master, moments, &grad, 0, &update);
     });
 }

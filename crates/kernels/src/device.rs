@@ -10,6 +10,9 @@
 
 use std::ops::Range;
 
+use fp8::{Format, MomentPlanes, NestedPlanes};
+
+use crate::fp8::{RowCounts, Update};
 use crate::{ArenaFull, Purpose, Weight};
 
 /// The sizes of one attention call.
@@ -110,15 +113,32 @@ pub enum Master<B> {
         /// The rest, i16.
         low: B,
     },
+    /// A bf16 alone, rounded stochastically. Needs whole rows.
+    Bf16Alone(B),
+    /// A bf16 and eight more bits, rounded stochastically. Needs whole rows.
+    Bf16Plus8 {
+        /// The bf16 that computes and is gathered.
+        high: B,
+        /// The rest, i8 in units of 2^-8 of the bf16's last place.
+        low: B,
+    },
+    /// An E4M3 code that computes and is gathered, and its residual. Needs whole row
+    /// tiles.
+    Nested(NestedPlanes<B>),
 }
 
-/// `AdamW`'s moments of a run of elements, f32.
+/// `AdamW`'s moments of a run of elements.
 #[derive(Debug)]
-pub struct Moments<B> {
-    /// First moment.
-    pub m: B,
-    /// Second moment.
-    pub v: B,
+pub enum Moments<B> {
+    /// In f32, beside [`Master::F32`] and [`Master::Bf16`].
+    F32 {
+        /// First moment.
+        m: B,
+        /// Second moment.
+        v: B,
+    },
+    /// In 8 bits, beside the other masters.
+    Eight(MomentPlanes<B>),
 }
 
 /// One `AdamW` update (Loshchilov & Hutter 2019), in the order of `torch.optim.AdamW`.
@@ -423,6 +443,10 @@ pub trait Device {
         scale: f32,
     );
 
+    /// Rounds rows of `cols` numbers to a format, each 1 x 128 block under a power of
+    /// two of its own: what [`crate::WeightFormat::E4m3`] is multiplied by.
+    fn quantize(&self, x: &mut Self::Buffer, cols: usize, format: Format) -> RowCounts;
+
     /// One optimizer update of a run of elements, with the gradient at
     /// `grad[at ..]`.
     fn adamw(
@@ -431,7 +455,7 @@ pub trait Device {
         moments: Moments<Self::BytesMut<'_>>,
         grad: &Self::Buffer,
         at: usize,
-        update: AdamW,
+        update: &Update,
     );
 }
 

@@ -9,11 +9,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use fp8::Format;
+
 use crate::arena::{Layout, Placed};
+use crate::fp8::{RowCounts, Update};
 use crate::shapes::{self, LinearShape};
 use crate::{
-    AdamW, ArenaFull, AttentionShape, Device, Gelu, Master, Moments, Purpose, PurposePeak, RmsNorm,
-    Rope, RunningMax, Weight, workspace,
+    ArenaFull, AttentionShape, Device, Gelu, Master, Moments, Purpose, PurposePeak, RmsNorm, Rope,
+    RunningMax, Weight, workspace,
 };
 
 /// Matrix products of attention: scores and outputs.
@@ -392,6 +395,11 @@ impl Device for Meta {
         shapes::logits(logits_tv.len, targets, statistics(running));
     }
 
+    fn quantize(&self, x: &mut Counted, cols: usize, _format: Format) -> RowCounts {
+        shapes::rows(x.len, cols);
+        RowCounts::default()
+    }
+
     /// The bytes of the state are not known here, so nor is the run's length.
     fn adamw(
         &self,
@@ -399,7 +407,7 @@ impl Device for Meta {
         _moments: Moments<()>,
         grad: &Counted,
         at: usize,
-        _update: AdamW,
+        _update: &Update,
     ) {
         shapes::span(grad.len, at, 0);
     }

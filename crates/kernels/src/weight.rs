@@ -5,7 +5,10 @@
 
 use std::ops::Range;
 
+use fp8::{Format, Grid, NestedPlanes, Nesting};
 use half::bf16;
+
+use crate::fp8::TiledCodes;
 
 /// How a weight's elements are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,15 +17,39 @@ pub enum WeightFormat {
     F32,
     /// The upper half of an f32, 2 bytes an element.
     Bf16,
+    /// E4M3 codes, a byte an element; then the `scale_inv` of each 128 x 128 tile.
+    /// What is multiplied by it is rounded to E4M3 first.
+    E4m3,
+    /// A nested master: codes, then the residuals of each plane, then scales. It is
+    /// multiplied in f32.
+    Nested(Nesting),
 }
 
 impl WeightFormat {
-    /// Bytes of one element.
+    /// Bytes of one element, scales of tiles not counted.
     pub fn size_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
             Self::Bf16 => 2,
+            Self::E4m3 => 1,
+            Self::Nested(nesting) => nesting.size_bytes(),
         }
+    }
+
+    /// Whether elements share a scale with their tile, so that only whole row tiles
+    /// can be stored.
+    pub fn is_tiled(self) -> bool {
+        match self {
+            Self::F32 | Self::Bf16 => false,
+            Self::E4m3 | Self::Nested(_) => true,
+        }
+    }
+
+    /// Bytes of consecutive rows; of whole row tiles, where elements are tiled.
+    pub fn num_bytes(self, rows: usize, cols: usize) -> usize {
+        let grid = Grid { rows, cols };
+        let scales = if self.is_tiled() { grid.num_tiles() } else { 0 };
+        grid.len() * self.size_bytes() + scales
     }
 
     /// The nearest number of this format.
@@ -34,25 +61,84 @@ impl WeightFormat {
             )]
             Self::F32 => x as f32,
             Self::Bf16 => bf16::from_f64(x).to_f32(),
+            Self::E4m3 | Self::Nested(_) => unreachable!("a number alone has no tile"),
         }
     }
 
-    /// The elements of `bytes`, which hold whole ones, in order.
+    /// The elements of rows of `cols`, in order.
     ///
-    /// For a reference and for vectors: one element at a time, any alignment.
-    pub(crate) fn decode(self, bytes: &[u8]) -> impl Iterator<Item = f32> {
-        assert!(
-            bytes.len().is_multiple_of(self.size_bytes()),
-            "{} bytes are not whole elements of {self:?}",
-            bytes.len()
-        );
-        bytes
-            .chunks_exact(self.size_bytes())
-            .map(|element| match *element {
-                [a, b] => bf16::from_le_bytes([a, b]).to_f32(),
-                [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
-                _ => unreachable!("elements have 2 or 4 bytes"),
-            })
+    /// For a reference: one element at a time, any alignment.
+    fn decode(self, bytes: &[u8], rows: usize, cols: usize) -> Vec<f32> {
+        match self {
+            Self::F32 => {
+                let elements = bytes.as_chunks().0.iter();
+                elements.map(|&bytes| f32::from_le_bytes(bytes)).collect()
+            }
+            Self::Bf16 => {
+                let elements = bytes.as_chunks().0.iter();
+                let halves = elements.map(|&bytes| bf16::from_le_bytes(bytes));
+                halves.map(bf16::to_f32).collect()
+            }
+            Self::E4m3 => {
+                let TiledCodes { codes, scales, .. } = tiled_codes(bytes, rows, cols);
+                let quantized = fp8::Quantized {
+                    codes: codes.to_vec(),
+                    scales: scales
+                        .iter()
+                        .copied()
+                        .map(fp8::ScaleInv::from_e8m0)
+                        .collect(),
+                };
+                quantized.decode_tiles(cols, Format::E4M3)
+            }
+            Self::Nested(nesting) => {
+                let mut planes = NestedPlanes::zeros(rows, cols, nesting);
+                let stored = nested_planes(bytes, rows, cols, nesting);
+                planes.codes.copy_from_slice(stored.codes);
+                planes.residual.copy_from_slice(stored.residual);
+                if let Some((low, stored)) = planes.low.as_mut().zip(stored.low) {
+                    low.copy_from_slice(stored);
+                }
+                planes.scales.copy_from_slice(stored.scales);
+                planes.decode_f32()
+            }
+        }
+    }
+}
+
+/// The planes of rows that are stored as codes.
+pub(crate) fn tiled_codes(bytes: &[u8], rows: usize, cols: usize) -> TiledCodes<'_> {
+    let (codes, scales) = bytes.split_at(rows * cols);
+    TiledCodes {
+        cols,
+        codes,
+        scales,
+    }
+}
+
+/// The planes of rows that are stored as nested masters.
+pub(crate) fn nested_planes(
+    bytes: &[u8],
+    rows: usize,
+    cols: usize,
+    nesting: Nesting,
+) -> NestedPlanes<&[u8]> {
+    let len = rows * cols;
+    let (codes, bytes) = bytes.split_at(len);
+    let (residual, bytes) = bytes.split_at(len);
+    let (low, scales) = match nesting {
+        Nesting::N16 => (None, bytes),
+        Nesting::N24 => {
+            let (low, scales) = bytes.split_at(len);
+            (Some(low), scales)
+        }
+    };
+    NestedPlanes {
+        cols,
+        codes,
+        residual,
+        low,
+        scales,
     }
 }
 
@@ -61,7 +147,8 @@ impl WeightFormat {
 pub struct Segment<B> {
     /// The rows, counted in the weight they belong to.
     pub rows: Range<usize>,
-    /// Their elements, row by row, in the weight's format.
+    /// Their elements, row by row, in the weight's format. Where that is tiled, the
+    /// first row is the first of a tile.
     pub bytes: B,
 }
 
@@ -123,10 +210,10 @@ impl Weight<&[u8]> {
         for Segment { rows, bytes } in &self.segments {
             assert_eq!(
                 bytes.len(),
-                rows.len() * self.cols * self.format.size_bytes(),
+                self.format.num_bytes(rows.len(), self.cols),
                 "bytes of rows {rows:?}"
             );
-            elements.extend(self.format.decode(bytes));
+            elements.extend(self.format.decode(bytes, rows.len(), self.cols));
         }
         elements
     }

@@ -45,7 +45,7 @@ pub(crate) fn forward_blocks(
             features,
             inner: i,
         },
-        WeightFormat::Bf16 => {
+        WeightFormat::Bf16 | WeightFormat::E4m3 | WeightFormat::Nested(_) => {
             let inner = i.min(PANEL_COLS);
             let fitting = (PANEL_LEN / inner.max(1)).max(GRAIN);
             Blocks {
@@ -68,9 +68,10 @@ pub(crate) fn dgrad_blocks(
     let (tokens, features) = token_parts(t, i, num_threads);
     let inner = match format {
         WeightFormat::F32 => o,
-        WeightFormat::Bf16 => (PANEL_LEN / features.max(1))
-            .clamp(GRAIN, o.max(GRAIN))
-            .min(o),
+        WeightFormat::Bf16 | WeightFormat::E4m3 | WeightFormat::Nested(_) => {
+            let fitting = PANEL_LEN / features.max(1);
+            fitting.clamp(GRAIN, o.max(GRAIN)).min(o)
+        }
     };
     Blocks {
         tokens,
@@ -129,10 +130,15 @@ pub(crate) fn wgrad_parts(rows: usize, cols: usize, num_threads: usize) -> (usiz
     )
 }
 
+/// Whether a product reads its weight once and decodes it on the way.
+pub(crate) fn is_streamed(num_tokens: usize, format: WeightFormat) -> bool {
+    num_tokens == 1 && !format.is_tiled()
+}
+
 /// `Device::linear` and `Device::linear_dgrad` of `num_tokens`: one panel for
 /// each thread, large enough for either.
 ///
-/// f32 weights are used where they lie; a single token streams the weight.
+/// f32 weights are used where they lie; a single token streams a weight without tiles.
 pub(crate) fn linear_len(
     num_tokens: usize,
     rows: usize,
@@ -140,7 +146,7 @@ pub(crate) fn linear_len(
     format: WeightFormat,
     num_threads: usize,
 ) -> usize {
-    if format == WeightFormat::F32 || num_tokens == 1 {
+    if format == WeightFormat::F32 || is_streamed(num_tokens, format) {
         return 0;
     }
     let forward = forward_blocks(num_tokens, rows, cols, format, num_threads);

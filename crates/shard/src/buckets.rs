@@ -3,7 +3,8 @@
 //! A unit is one bucket, except that a table (embedding, `lm_head`) is cut into
 //! buckets of at most [`BUCKET_BYTES`] of f32, so that neither its whole
 //! gradient nor all logits ever exist at once. What else is in the unit of a
-//! table (the final norm) is a bucket of its own before the table's.
+//! table (the final norm) is a bucket of its own before the table's. Matrices that
+//! are not trained are a bucket apart, for which no gradient is made.
 
 use std::ops::Range;
 
@@ -24,6 +25,8 @@ pub struct TensorShape {
     pub is_vector: bool,
     /// A vocabulary table is cut into several buckets.
     pub is_table: bool,
+    /// Nothing of it is trained.
+    pub is_frozen: bool,
     /// Bytes that one element rests in with all its state: what is balanced.
     pub bytes_per_element: usize,
 }
@@ -39,6 +42,8 @@ pub struct Slice {
     pub cols: usize,
     /// Whether the tensor is a vector.
     pub is_vector: bool,
+    /// Whether nothing of it is trained. A vector still has a place in the gradient.
+    pub is_frozen: bool,
     /// First element in the bucket.
     pub at: usize,
 }
@@ -74,6 +79,7 @@ pub(crate) struct RowTile {
 /// Cuts one unit into buckets of row tiles. A unit without elements has none.
 pub(crate) fn cut(tensors: &[TensorShape], bucket_bytes: usize) -> Vec<Cut> {
     let mut rest = Cut::default();
+    let mut frozen = Cut::default();
     let mut tables = Vec::new();
     for (index, tensor) in tensors.iter().enumerate() {
         let rows = if tensor.is_vector { 1 } else { tensor.rows };
@@ -84,11 +90,13 @@ pub(crate) fn cut(tensors: &[TensorShape], bucket_bytes: usize) -> Vec<Cut> {
                 bucket.push(index, tensor, start..rows.min(start + step));
                 tables.push(bucket);
             }
+        } else if tensor.is_frozen && !tensor.is_vector {
+            frozen.push(index, tensor, 0..rows);
         } else {
             rest.push(index, tensor, 0..rows);
         }
     }
-    let mut buckets = vec![rest];
+    let mut buckets = vec![rest, frozen];
     buckets.append(&mut tables);
     buckets.retain(|bucket| bucket.num_elements > 0);
     buckets
@@ -112,6 +120,7 @@ impl Cut {
                 shape.cols
             },
             is_vector: shape.is_vector,
+            is_frozen: shape.is_frozen,
             at: self.num_elements,
         };
         if slice.num_elements() == 0 {

@@ -58,7 +58,7 @@ impl Sharding {
     /// # use std::num::NonZeroUsize;
     /// use shard::{Sharding, TensorShape};
     ///
-    /// let weight = TensorShape { rows: 300, cols: 64, is_vector: false, is_table: false, bytes_per_element: 12 };
+    /// let weight = TensorShape { rows: 300, cols: 64, is_vector: false, is_table: false, is_frozen: false, bytes_per_element: 12 };
     /// let two = NonZeroUsize::new(2).expect("two ranks");
     /// let sharding = Sharding::new(&[vec![weight]], two);
     /// let [first, second] = &sharding.buckets[0].runs[..] else { panic!("one run a rank") };
@@ -141,6 +141,13 @@ impl Sharding {
 }
 
 impl Bucket {
+    /// Whether a gradient is made for it.
+    pub fn has_gradient(&self) -> bool {
+        self.slices
+            .iter()
+            .any(|slice| slice.is_vector || !slice.is_frozen)
+    }
+
     /// Each rank's elements of the bucket, in rank order: the ranges of a
     /// `reduce_scatter`.
     pub fn ranges(&self) -> Vec<Range<usize>> {

@@ -14,6 +14,7 @@ fn matrix(rows: usize, cols: usize) -> TensorShape {
         cols,
         is_vector: false,
         is_table: false,
+        is_frozen: false,
         bytes_per_element: 12,
     }
 }
@@ -28,6 +29,7 @@ fn vector(len: usize) -> TensorShape {
 fn table(rows: usize, cols: usize) -> TensorShape {
     TensorShape {
         is_table: true,
+        is_frozen: false,
         ..matrix(rows, cols)
     }
 }
@@ -322,6 +324,7 @@ fn any_tensor() -> impl Strategy<Value = TensorShape> {
                 cols,
                 is_vector,
                 is_table: is_table && !is_vector,
+                is_frozen: false,
                 bytes_per_element,
             },
         )

@@ -52,20 +52,22 @@ pub fn narrow(dtype: Dtype, wide: &[f32], stored: &mut [u8]) -> Result<(), NotAF
 }
 
 /// Rounds stored floats that f32 cannot hold to what [`widen`] makes of them, in
-/// place, so that they are the bytes that [`narrow`] gives back.
+/// place, so that they are the bytes that [`narrow`] gives back. Gives whether any
+/// could have changed.
 ///
 /// # Panics
 ///
 /// If `stored` does not hold aligned elements.
-pub fn round_stored(dtype: Dtype, stored: &mut [u8]) {
+pub fn round_stored(dtype: Dtype, stored: &mut [u8]) -> bool {
     if dtype != Dtype::F64 {
-        return;
+        return false;
     }
     let mut wide = [0.0];
     for stored in aligned::<&mut [f64]>(cast_mut(stored)) {
         round_to_f32(&[*stored], &mut wide);
         *stored = f64::from(wide[0]);
     }
+    true
 }
 
 #[expect(

@@ -121,18 +121,22 @@ impl MomentPlanes<Vec<u8>> {
         }
         planes
     }
+}
 
+impl<B: AsRef<[u8]>> MomentPlanes<B> {
     /// The moments, row by row: m and v.
     pub fn decode(&self) -> [Vec<f32>; 2] {
+        let [m, v] = [&self.m, &self.v].map(AsRef::as_ref);
+        let [m_scales, v_scales] = [&self.m_scales, &self.v_scales].map(AsRef::as_ref);
         let scale = |scales: &[u8], index: usize| {
             let (row, col) = (index / self.cols, index % self.cols);
             let group = row * self.cols.div_ceil(GROUP) + col / GROUP;
             u16::from_le_bytes([scales[2 * group], scales[2 * group + 1]])
         };
-        let m = self.m.iter().enumerate();
-        let m = m.map(|(index, &code)| decode_m(code.cast_signed(), scale(&self.m_scales, index)));
-        let v = self.v.iter().enumerate();
-        let v = v.map(|(index, &code)| decode_v(code, scale(&self.v_scales, index)));
+        let m = m.iter().enumerate();
+        let m = m.map(|(index, &code)| decode_m(code.cast_signed(), scale(m_scales, index)));
+        let v = v.iter().enumerate();
+        let v = v.map(|(index, &code)| decode_v(code, scale(v_scales, index)));
         [m.collect(), v.collect()]
     }
 }

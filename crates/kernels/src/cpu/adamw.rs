@@ -4,6 +4,7 @@ use half::bf16;
 use rayon::prelude::*;
 
 use super::vector::simd;
+use crate::fp8::{Update, adamw_bf16, adamw_bf16_plus8, adamw_nested};
 use crate::shapes::{rows, same};
 use crate::weight::{join_master, split_master};
 use crate::{AdamW, Master, Moments};
@@ -59,6 +60,9 @@ pub(super) fn len(master: &Master<&mut [u8]>) -> usize {
     match master {
         Master::F32(bytes) => rows(bytes.len(), size_of::<f32>()),
         Master::Bf16 { high, low } => rows(same(high.len(), low.len()), size_of::<bf16>()),
+        Master::Bf16Alone(high) => rows(high.len(), size_of::<bf16>()),
+        Master::Bf16Plus8 { low, .. } => low.len(),
+        Master::Nested(planes) => planes.codes.len(),
     }
 }
 
@@ -67,29 +71,49 @@ pub(super) fn update(
     master: Master<&mut [u8]>,
     moments: Moments<&mut [u8]>,
     grad: &[f32],
-    update: AdamW,
+    update: &Update,
 ) {
-    let step = Step::new(update);
-    let Moments { m, v } = moments;
-    let (m, v) = (numbers(m), numbers(v));
+    let step = Step::new(update.adamw);
+    match (master, moments) {
+        (Master::F32(w), Moments::F32 { m, v }) => with_f32(grad, [m, v])
+            .zip(numbers::<f32>(w).par_chunks_mut(CHUNK))
+            .for_each(|((g, (m, v)), w)| update_f32(&step, g, w, m, v)),
+        (Master::Bf16 { high, low }, Moments::F32 { m, v }) => {
+            let high = numbers::<bf16>(high).par_chunks_mut(CHUNK);
+            let low = numbers::<i16>(low).par_chunks_mut(CHUNK);
+            with_f32(grad, [m, v])
+                .zip(high.zip(low))
+                .for_each(|((g, (m, v)), w)| update_bf16(&step, g, w, m, v));
+        }
+        (Master::Bf16Alone(high), Moments::Eight(moments)) => {
+            adamw_bf16(high, moments, grad, update);
+        }
+        (Master::Bf16Plus8 { high, low }, Moments::Eight(moments)) => {
+            adamw_bf16_plus8((high, low), moments, grad, update);
+        }
+        (Master::Nested(planes), Moments::Eight(moments)) => {
+            adamw_nested(planes, moments, grad, update);
+        }
+        (Master::F32(_) | Master::Bf16 { .. }, Moments::Eight(_)) => {
+            unreachable!("a master of 32 bits has f32 moments")
+        }
+        (_, Moments::F32 { .. }) => unreachable!("a lean master has 8-bit moments"),
+    }
+}
+
+/// Chunks of the gradient and of f32 moments.
+fn with_f32<'a>(
+    grad: &'a [f32],
+    moments: [&'a mut [u8]; 2],
+) -> impl IndexedParallelIterator<Item = (&'a [f32], (&'a mut [f32], &'a mut [f32]))> {
+    let [m, v] = moments.map(numbers::<f32>);
     assert_eq!(
         [m.len(), v.len()],
         [grad.len(); 2],
         "elements of the moments"
     );
     let moments = m.par_chunks_mut(CHUNK).zip(v.par_chunks_mut(CHUNK));
-    let run = grad.par_chunks(CHUNK).zip(moments);
-    match master {
-        Master::F32(w) => run
-            .zip(numbers::<f32>(w).par_chunks_mut(CHUNK))
-            .for_each(|((g, (m, v)), w)| update_f32(&step, g, w, m, v)),
-        Master::Bf16 { high, low } => {
-            let high = numbers::<bf16>(high).par_chunks_mut(CHUNK);
-            let low = numbers::<i16>(low).par_chunks_mut(CHUNK);
-            run.zip(high.zip(low))
-                .for_each(|((g, (m, v)), w)| update_bf16(&step, g, w, m, v));
-        }
-    }
+    grad.par_chunks(CHUNK).zip(moments)
 }
 
 fn numbers<T: bytemuck::Pod>(bytes: &mut [u8]) -> &mut [T] {

@@ -19,7 +19,7 @@ use super::tasks;
 use super::vector::{dot_rows, dot_rows_bf16, simd, widen};
 use super::weights::{Piece, pieces};
 use crate::shapes::LinearShape;
-use crate::workspace::{Blocks, dgrad_blocks, forward_blocks, wgrad_parts};
+use crate::workspace::{Blocks, dgrad_blocks, forward_blocks, is_streamed, wgrad_parts};
 use crate::{Weight, WeightFormat};
 
 /// Rows of a weight that one task of a single token's product takes.
@@ -66,7 +66,7 @@ pub(super) fn forward(
 ) {
     let (o, i) = (weight.rows, weight.cols);
     let t = x.len() / i;
-    if t == 1 {
+    if is_streamed(t, weight.format) {
         return forward_streamed(x, weight, bias, y, adds);
     }
     let x = Matrix::new(x, t, i, i);
@@ -168,7 +168,7 @@ pub(super) fn dgrad(
 ) {
     let (o, i) = (weight.rows, weight.cols);
     let t = dy.len() / o;
-    if t == 1 {
+    if is_streamed(t, weight.format) {
         return dgrad_streamed(dy, weight, dx, adds);
     }
     let dy = Matrix::new(dy, t, o, o);
@@ -176,18 +176,40 @@ pub(super) fn dgrad(
     let tasks = blocks(MatrixMut::new(dx, t, i, i), &sizes);
     tasks::run(tasks, workspace, num_threads, |mut block, panel| {
         let dy = dy.rows(block.tokens);
-        for piece in pieces(weight, 0..o, sizes.inner) {
-            let (rows, cols) = (piece.rows.clone(), block.features.clone());
-            let weight = if let Some(weight) = piece.in_place() {
-                Matrix::new(weight, rows.len(), i, i).cols(cols)
-            } else {
-                piece.decode(cols.clone(), panel);
-                Matrix::new(panel, rows.len(), cols.len(), cols.len())
-            };
-            let adds = adds || rows.start > 0;
-            matmul(&mut block.y, adds, 1.0, dy.cols(rows), weight);
+        for first in (0..o).step_by(sizes.inner) {
+            let rows = first..o.min(first + sizes.inner);
+            let cols = block.features.clone();
+            let adds = adds || first > 0;
+            dgrad_rows(dy, weight, rows, cols, (&mut block.y, adds), panel);
         }
     });
+}
+
+/// What some rows of the weight add. Decoded rows are multiplied together whatever
+/// segments they come from, so that no sum depends on how a weight is cut.
+fn dgrad_rows(
+    dy: Matrix<'_>,
+    weight: &Weight<&[u8]>,
+    rows: Range<usize>,
+    cols: Range<usize>,
+    (y, adds): (&mut MatrixMut<'_>, bool),
+    panel: &mut [f32],
+) {
+    for piece in pieces(weight, rows.clone(), usize::MAX) {
+        if let Some(elements) = piece.in_place() {
+            let i = weight.cols;
+            let elements = Matrix::new(elements, piece.rows.len(), i, i).cols(cols.clone());
+            let adds = adds || piece.rows.start > rows.start;
+            matmul(y, adds, 1.0, dy.cols(piece.rows.clone()), elements);
+        } else {
+            let at = (piece.rows.start - rows.start) * cols.len();
+            piece.decode(cols.clone(), &mut panel[at..]);
+        }
+    }
+    if weight.format != WeightFormat::F32 {
+        let panel = Matrix::new(panel, rows.len(), cols.len(), cols.len());
+        matmul(y, adds, 1.0, dy.cols(rows), panel);
+    }
 }
 
 /// One token's `dx`: the weight's rows, each times its `dy`, added in order.
@@ -224,6 +246,9 @@ fn add_rows(dy: &[f32], piece: &Piece<'_>, bytes: Range<usize>, dx: &mut [f32]) 
                 for (dx, &weight) in dx.iter_mut().zip(row.as_chunks().0) {
                     *dx += dy * widen(weight);
                 }
+            }
+            WeightFormat::E4m3 | WeightFormat::Nested(_) => {
+                unreachable!("tiles are not streamed")
             }
         }
     }

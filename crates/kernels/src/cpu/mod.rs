@@ -31,10 +31,13 @@ use std::ops::Range;
 pub(crate) use adamw::Step;
 pub(crate) use vector::simd;
 
+use fp8::Format;
+
 use crate::arena::Buffer;
+use crate::fp8::{RowCounts, Update, round_rows};
 use crate::shapes::{self, LinearShape};
 use crate::{
-    AdamW, Arena, ArenaFull, AttentionShape, Device, Gelu, Master, Moments, Purpose, RmsNorm, Rope,
+    Arena, ArenaFull, AttentionShape, Device, Gelu, Master, Moments, Purpose, RmsNorm, Rope,
     RunningMax, Weight, workspace,
 };
 
@@ -457,13 +460,18 @@ impl Device for Cpu {
         );
     }
 
+    fn quantize(&self, x: &mut Buffer, cols: usize, format: Format) -> RowCounts {
+        shapes::rows(x.len(), cols);
+        round_rows(x.as_mut_slice(), cols, format)
+    }
+
     fn adamw(
         &self,
         master: Master<&mut [u8]>,
         moments: Moments<&mut [u8]>,
         grad: &Buffer,
         at: usize,
-        update: AdamW,
+        update: &Update,
     ) {
         let len = adamw::len(&master);
         let span = shapes::span(grad.len(), at, len);

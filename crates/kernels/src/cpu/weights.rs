@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::vector::{simd, widen_all};
+use crate::fp8::decode_nested_panel;
+use crate::weight::{nested_planes, tiled_codes};
 use crate::{Segment, Weight, WeightFormat};
 
 /// Some rows of a weight that lie together.
@@ -11,7 +13,11 @@ use crate::{Segment, Weight, WeightFormat};
 pub(super) struct Piece<'a> {
     /// The rows, counted in the weight.
     pub(super) rows: Range<usize>,
-    bytes: &'a [u8],
+    /// The rows, counted in the segment.
+    in_segment: Range<usize>,
+    /// The whole segment, whose tiles have their scales at its end.
+    segment: &'a [u8],
+    segment_rows: usize,
     format: WeightFormat,
     cols: usize,
 }
@@ -40,11 +46,12 @@ fn piece<'a>(
     segment: &Segment<&'a [u8]>,
     rows: Range<usize>,
 ) -> Piece<'a> {
-    let row_bytes = weight.cols * weight.format.size_bytes();
-    let first = (rows.start - segment.rows.start) * row_bytes;
+    let first = segment.rows.start;
     Piece {
-        bytes: &segment.bytes[first..first + rows.len() * row_bytes],
+        in_segment: rows.start - first..rows.end - first,
         rows,
+        segment: segment.bytes,
+        segment_rows: segment.rows.len(),
         format: weight.format,
         cols: weight.cols,
     }
@@ -54,7 +61,13 @@ impl<'a> Piece<'a> {
     /// The elements where they lie, if they are f32.
     pub(super) fn in_place(&self) -> Option<&'a [f32]> {
         (self.format == WeightFormat::F32)
-            .then(|| tensor::cast(self.bytes).expect("f32 weights are aligned to 4 bytes"))
+            .then(|| tensor::cast(self.bytes()).expect("f32 weights are aligned to 4 bytes"))
+    }
+
+    /// The bytes of the rows, of a format without tiles.
+    fn bytes(&self) -> &'a [u8] {
+        let row_bytes = self.cols * self.format.size_bytes();
+        &self.segment[self.in_segment.start * row_bytes..self.in_segment.end * row_bytes]
     }
 
     /// How the elements are stored.
@@ -64,17 +77,33 @@ impl<'a> Piece<'a> {
 
     /// The elements as pairs of bytes.
     pub(super) fn bf16(&self) -> &'a [[u8; 2]] {
-        self.bytes.as_chunks().0
+        self.bytes().as_chunks().0
     }
 
     /// The bytes, row by row.
     pub(super) fn byte_rows(&self) -> impl Iterator<Item = &'a [u8]> {
-        self.bytes
+        self.bytes()
             .chunks_exact(self.cols * self.format.size_bytes())
     }
 
-    /// Decodes columns `cols` of bf16 rows, densely.
+    /// Decodes columns `cols`, densely, at the panel's beginning.
     pub(super) fn decode(&self, cols: Range<usize>, panel: &mut [f32]) {
+        let panel = &mut panel[..self.rows.len() * cols.len()];
+        let (segment, rows) = (self.segment, self.segment_rows);
+        match self.format {
+            WeightFormat::F32 => unreachable!("f32 is read where it lies"),
+            WeightFormat::Bf16 => self.decode_bf16(cols, panel),
+            WeightFormat::E4m3 => {
+                tiled_codes(segment, rows, self.cols).decode(self.in_segment.clone(), cols, panel);
+            }
+            WeightFormat::Nested(nesting) => {
+                let planes = nested_planes(segment, rows, self.cols, nesting);
+                decode_nested_panel(&planes, self.in_segment.clone(), cols, panel);
+            }
+        }
+    }
+
+    fn decode_bf16(&self, cols: Range<usize>, panel: &mut [f32]) {
         let bytes = 2 * cols.start..2 * cols.end;
         simd(
             #[inline(always)]

@@ -44,6 +44,34 @@ fn decode_row_tile(planes: &NestedPlanes<&[u8]>, row_tile: usize, out: &mut [f32
     }
 }
 
+/// Decodes a panel, densely: `[rows, cols]`. Rows are counted from the first of
+/// these row tiles.
+pub(crate) fn decode_nested_panel(
+    planes: &NestedPlanes<&[u8]>,
+    rows: Range<usize>,
+    cols: Range<usize>,
+    panel: &mut [f32],
+) {
+    assert_eq!(panel.len(), rows.len() * cols.len(), "size of the panel");
+    let tiles_per_row = planes.cols.div_ceil(TILE);
+    simd(
+        #[inline(always)]
+        || {
+            for (row, out) in rows.zip(panel.chunks_exact_mut(cols.len())) {
+                let first_tile = row / TILE * tiles_per_row;
+                for group in cols.start / GROUP..cols.end.div_ceil(GROUP) {
+                    let first = cols.start.max(group * GROUP);
+                    let end = cols.end.min((group + 1) * GROUP);
+                    let scale_inv = planes.scale_inv(first_tile + first / TILE);
+                    let span = row * planes.cols + first..row * planes.cols + end;
+                    let numbers = load_group(planes, span, scale_inv.to_f32());
+                    store(&numbers, &mut out[first - cols.start..end - cols.start]);
+                }
+            }
+        },
+    );
+}
+
 /// The masters of the group at `span`.
 #[inline(always)]
 pub(super) fn load_group<B: AsRef<[u8]>>(

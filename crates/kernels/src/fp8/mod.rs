@@ -30,9 +30,10 @@ mod update;
 
 pub use convert::{decode_bf16, encode_bf16, encode_bf16_in_place};
 pub use decode::{TiledCodes, decode_rows};
+pub(crate) use master::decode_nested_panel;
 pub use master::{decode_nested, encode_nested};
 pub use moments::{decode_moments, encode_moments};
-pub use quantize::{quantize_rows, quantize_tiles};
+pub use quantize::{RowCounts, quantize_rows, quantize_tiles, round_rows};
 pub use update::{Update, adamw_bf16, adamw_bf16_plus8, adamw_nested};
 
 /// Elements that are worked on at once: a group of the moments, half a tile's row.

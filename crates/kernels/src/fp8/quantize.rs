@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use fp8::{Format, Grid, Headroom, ScaleInv, TILE, amax, encode_e4m3, encode_e5m2};
+use fp8::{Format, Grid, Headroom, ScaleInv, TILE, amax, decode_e4m3, encode_e4m3, encode_e5m2};
+use half::f16;
+use rayon::prelude::*;
 
 use super::{STRIP, strips};
 use crate::cpu::simd;
@@ -49,6 +51,100 @@ fn quantize_all_rows(
             }
         },
     );
+}
+
+/// What became of numbers that were rounded.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct RowCounts {
+    /// All numbers.
+    pub num_elements: u64,
+    /// Those that are not 0 and became 0.
+    pub num_underflowed: u64,
+    /// Blocks with a NaN, all of which became NaN.
+    pub num_nan_blocks: u64,
+    /// The largest magnitude but for NaN.
+    pub amax: f32,
+}
+
+impl RowCounts {
+    /// Those of all numbers together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            num_elements: self.num_elements + other.num_elements,
+            num_underflowed: self.num_underflowed + other.num_underflowed,
+            num_nan_blocks: self.num_nan_blocks + other.num_nan_blocks,
+            amax: self.amax.max(other.amax),
+        }
+    }
+}
+
+/// Numbers that one task rounds.
+const ROUNDED_LEN: usize = 64 * 1024;
+
+/// Rounds rows of `cols` numbers to what [`quantize_rows`] gives.
+pub fn round_rows(values: &mut [f32], cols: usize, format: Format) -> RowCounts {
+    match format {
+        Format::E4M3 => round_all_rows(values, cols, format, |x| decode_e4m3(encode_e4m3(x))),
+        Format::E5M2 => round_all_rows(values, cols, format, |x| {
+            // The upper byte of an f16.
+            f16::from_bits(u16::from(encode_e5m2(x)) << 8).to_f32()
+        }),
+        Format::E4M3Fnuz | Format::E5M2Fnuz => {
+            round_all_rows(values, cols, format, |x| format.decode(format.encode(x)))
+        }
+    }
+}
+
+fn round_all_rows(
+    values: &mut [f32],
+    cols: usize,
+    format: Format,
+    round: impl Fn(f32) -> f32 + Sync,
+) -> RowCounts {
+    let rows_at_once = (ROUNDED_LEN / cols).max(1);
+    let tasks = values.par_chunks_mut(rows_at_once * cols);
+    let counts = tasks.map(|values| {
+        simd(
+            #[inline(always)]
+            || {
+                let mut counts = RowCounts::default();
+                for block in values
+                    .chunks_exact_mut(cols)
+                    .flat_map(|row| row.chunks_mut(TILE))
+                {
+                    counts = counts.and(round_block(block, format, &round));
+                }
+                counts
+            },
+        )
+    });
+    counts.reduce(RowCounts::default, RowCounts::and)
+}
+
+#[inline(always)]
+fn round_block(values: &mut [f32], format: Format, round: impl Fn(f32) -> f32) -> RowCounts {
+    let amax = amax(values);
+    let scale_inv = ScaleInv::of_amax(amax, format, Headroom::None);
+    let mut counts = RowCounts {
+        num_elements: values.len() as u64,
+        num_nan_blocks: u64::from(scale_inv.is_nan()),
+        ..RowCounts::default()
+    };
+    if scale_inv.is_nan() {
+        values.fill(f32::NAN);
+        return counts;
+    }
+    counts.amax = amax;
+    let (scale, inverse) = (scale_inv.scale(), scale_inv.to_f32());
+    let mut num_underflowed = 0_u32;
+    for x in values {
+        let rounded = round(*x * scale);
+        num_underflowed += u32::from(rounded == 0.0) & u32::from(*x != 0.0);
+        *x = rounded * inverse;
+    }
+    counts.num_underflowed = num_underflowed.into();
+    counts
 }
 
 /// Quantizes whole row tiles of a weight to E4M3, with a scale for each tile.

@@ -18,11 +18,13 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use float::Float;
+use fp8::Format;
 
+use crate::fp8::{RowCounts, Update};
 use crate::shapes::{self, LinearShape};
 use crate::{
-    AdamW, ArenaFull, AttentionShape, Device, Gelu, IGNORED, Master, Moments, Purpose, RmsNorm,
-    Rope, RunningMax, Weight,
+    ArenaFull, AttentionShape, Device, Gelu, IGNORED, Master, Moments, Purpose, RmsNorm, Rope,
+    RunningMax, Weight,
 };
 
 /// The reference device; computes in `F`, which is f32 or f64.
@@ -482,17 +484,36 @@ impl<F: Float> Device for Scalar<F> {
         }
     }
 
+    /// Rounded as f32 numbers.
+    fn quantize(&self, x: &mut Numbers<F>, cols: usize, format: Format) -> RowCounts {
+        let values: Vec<f32> = x.0.iter().map(|x| x.to_f32()).collect();
+        let rounded = fp8::quantize_rows(&values, cols, format);
+        let rounded = rounded.decode_rows(cols, format);
+        let mut counts = RowCounts {
+            num_elements: values.len() as u64,
+            ..RowCounts::default()
+        };
+        for (x, (&value, rounded)) in x.0.iter_mut().zip(values.iter().zip(rounded)) {
+            counts.num_underflowed += u64::from(rounded == 0.0 && value != 0.0);
+            counts.amax = counts.amax.max(value.abs());
+            *x = rounded.into();
+        }
+        let blocks = x.0.chunks(cols).flat_map(|row| row.chunks(fp8::TILE));
+        counts.num_nan_blocks = blocks.filter(|block| block[0].to_f32().is_nan()).count() as u64;
+        counts
+    }
+
     fn adamw(
         &self,
         master: Master<&mut [u8]>,
         moments: Moments<&mut [u8]>,
         grad: &Numbers<F>,
         at: usize,
-        update: AdamW,
+        update: &Update,
     ) {
         let len = update::master_len(&master);
         let grad = &grad.0[shapes::span(grad.0.len(), at, len)];
-        update::Step::new(update).run(master, moments, grad);
+        update::Step::new(update.adamw).run(master, moments, grad, update);
     }
 }
 

@@ -24,6 +24,20 @@ const UPDATE: AdamW = AdamW {
     grad_scale: 1.0,
 };
 
+/// An update that rounds nothing by random bits.
+fn plain(adamw: AdamW) -> kernels::fp8::Update {
+    let random = fp8::Random {
+        seed: 0,
+        step: 0,
+        parameter: 0,
+    };
+    kernels::fp8::Update {
+        adamw,
+        random,
+        first_row: 0,
+    }
+}
+
 /// Weights and moments of a run of elements, in f32.
 #[derive(Debug, Clone)]
 struct State {
@@ -89,7 +103,7 @@ impl State {
         device.fill(&mut grad, f32::NAN);
         device.write(gradient, &mut grad, 3);
         let [mut w, mut m, mut v] = [&self.w, &self.m, &self.v].map(|x| Plane::f32(x));
-        let moments = Moments {
+        let moments = Moments::F32 {
             m: D::bytes_mut(m.bytes_mut()),
             v: D::bytes_mut(v.bytes_mut()),
         };
@@ -99,11 +113,11 @@ impl State {
                 high: D::bytes_mut(halves.high.bytes_mut()),
                 low: D::bytes_mut(halves.low.bytes_mut()),
             };
-            device.adamw(master, moments, &grad, 3, update);
+            device.adamw(master, moments, &grad, 3, &plain(update));
             halves.joined()
         } else {
             let master = Master::F32(D::bytes_mut(w.bytes_mut()));
-            device.adamw(master, moments, &grad, 3, update);
+            device.adamw(master, moments, &grad, 3, &plain(update));
             w.to_f32()
         };
         let [m, v] = [m, v].map(|plane| plane.to_f32());
@@ -221,11 +235,17 @@ fn the_high_half_is_the_nearest_bf16() {
             high: D::bytes_mut(halves.high.bytes_mut()),
             low: D::bytes_mut(halves.low.bytes_mut()),
         };
-        let moments = Moments {
+        let moments = Moments::F32 {
             m: D::bytes_mut(m.bytes_mut()),
             v: D::bytes_mut(v.bytes_mut()),
         };
-        device.adamw(master, moments, &device.buffer(&gradient), 0, UPDATE);
+        device.adamw(
+            master,
+            moments,
+            &device.buffer(&gradient),
+            0,
+            &plain(UPDATE),
+        );
         let expected = SplitPlanes::new(&after.w);
         assert_eq!(halves.high.bytes(), expected.high.bytes());
         assert_eq!(halves.low.bytes(), expected.low.bytes());

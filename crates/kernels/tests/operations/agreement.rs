@@ -80,7 +80,7 @@ pub(crate) trait Case: std::fmt::Debug + Sync {
 const NUM_THREADS: [usize; 2] = [1, 3];
 
 /// Room for the largest case.
-const ARENA_BYTES: usize = 64 << 20;
+pub(crate) const ARENA_BYTES: usize = 64 << 20;
 
 /// Holds every device against the reference in f64: see the crate's head.
 ///

@@ -3,13 +3,23 @@
 
 use std::ops::Range;
 
+use fp8::{Format, Headroom, NestedPlanes, Nesting, Rounding};
 use half::bf16;
 use kernels::{Segment, Weight, WeightFormat};
 
 use crate::agreement::Under;
 
-/// Both formats.
+/// The formats without tiles, which tables and vectors have.
 pub(crate) const FORMATS: [WeightFormat; 2] = [WeightFormat::F32, WeightFormat::Bf16];
+
+/// The formats of a linear layer's weight.
+pub(crate) const MATRIX_FORMATS: [WeightFormat; 5] = [
+    WeightFormat::F32,
+    WeightFormat::Bf16,
+    WeightFormat::E4m3,
+    WeightFormat::Nested(Nesting::N16),
+    WeightFormat::Nested(Nesting::N24),
+];
 
 /// Repeatable numbers (`SplitMix64`).
 pub(crate) struct Random(u64);
@@ -131,6 +141,22 @@ impl StoredWeight {
                 WeightFormat::Bf16 => {
                     let halves: Vec<bf16> = numbers.iter().map(|&x| bf16::from_f32(x)).collect();
                     Plane::from_bytes(tensor::as_bytes(&halves))
+                }
+                WeightFormat::E4m3 => {
+                    let quantized =
+                        fp8::quantize_tiles(numbers, cols, Format::E4M3, Headroom::Binade);
+                    let scales = quantized.scales.iter().map(|scale| scale.to_e8m0());
+                    let bytes: Vec<u8> = quantized.codes.iter().copied().chain(scales).collect();
+                    Plane::from_bytes(&bytes)
+                }
+                WeightFormat::Nested(nesting) => {
+                    let mut planes = NestedPlanes::zeros(rows.len(), cols, nesting);
+                    planes
+                        .as_mut()
+                        .encode_f32(numbers, Headroom::Binade, Rounding::Nearest)
+                        .expect("finite numbers");
+                    let low = planes.low.unwrap_or_default();
+                    Plane::from_bytes(&[planes.codes, planes.residual, low, planes.scales].concat())
                 }
             }
         };

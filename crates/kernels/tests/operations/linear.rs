@@ -1,9 +1,10 @@
 //! Linear layers: forward, both gradients, and the bias's.
 
+use fp8::{Format, Nesting};
 use kernels::WeightFormat;
 
 use crate::agreement::{Case, Outputs, Under, agrees};
-use crate::inputs::{FORMATS, Random, StoredWeight};
+use crate::inputs::{MATRIX_FORMATS, Random, StoredWeight};
 
 /// Sums of up to 1031 products of normal numbers in f32: each of n additions
 /// rounds by 2^-24 of the partial sum, together about `sqrt(n)` * 2^-24 / 4 of
@@ -27,7 +28,12 @@ impl Case for Linear {
         let random = &mut Random::new(1);
         let weight = random.normals(o * i);
         let weight = StoredWeight::new(&weight, o, self.format, self.num_segments);
-        let bias = StoredWeight::new(&random.normals(o), 1, self.format, 1);
+        let vector = if self.format.is_tiled() {
+            WeightFormat::F32
+        } else {
+            self.format
+        };
+        let bias = StoredWeight::new(&random.normals(o), 1, vector, 1);
         let bias = self.has_bias.then(|| bias.on::<D>());
         let x = device.buffer(&random.normals(t * i));
         let dy = device.buffer(&random.normals(t * o));
@@ -58,7 +64,7 @@ impl Case for Linear {
 /// Every combination of format, bias, adding and segments.
 fn variants([t, o, i]: [usize; 3], num_segments: &[usize]) -> Vec<Linear> {
     let mut cases = Vec::new();
-    for format in FORMATS {
+    for format in MATRIX_FORMATS {
         for (has_bias, adds) in [(false, false), (false, true), (true, false), (true, true)] {
             cases.extend(num_segments.iter().map(|&num_segments| Linear {
                 t,
@@ -99,6 +105,10 @@ fn a_weight_of_several_panels_agrees() {
             (1, WeightFormat::Bf16),
             (3, WeightFormat::Bf16),
             (3, WeightFormat::F32),
+            (1, WeightFormat::E4m3),
+            (3, WeightFormat::E4m3),
+            (3, WeightFormat::Nested(Nesting::N16)),
+            (3, WeightFormat::Nested(Nesting::N24)),
         ] {
             agrees(
                 &Linear {
@@ -118,7 +128,7 @@ fn a_weight_of_several_panels_agrees() {
 
 #[test]
 fn many_tokens_agree() {
-    for format in FORMATS {
+    for format in MATRIX_FORMATS {
         agrees(
             &Linear {
                 t: 300,
@@ -131,5 +141,43 @@ fn many_tokens_agree() {
             },
             TOLERANCE,
         );
+    }
+}
+
+/// Rows that are rounded to what FP8 weights are multiplied by.
+#[derive(Debug)]
+struct Quantize {
+    rows: usize,
+    cols: usize,
+    format: Format,
+}
+
+impl Case for Quantize {
+    fn run<D: Under>(&self, device: &D) -> Outputs {
+        let random = &mut Random::new(2);
+        let mut numbers = random.normals(self.rows * self.cols);
+        for (index, number) in numbers.iter_mut().enumerate() {
+            // Rows of many sizes, with numbers that are lost beside the largest.
+            *number *= 2_f32.powi(i32::try_from(index % 37).expect("small") - 18);
+        }
+        let mut x = device.buffer(&numbers);
+        let counts = device.quantize(&mut x, self.cols, self.format);
+        let counted = [
+            counts.num_elements as f32,
+            counts.num_underflowed as f32,
+            counts.num_nan_blocks as f32,
+            counts.amax,
+        ];
+        vec![("x", device.numbers(&x)), ("counts", counted.to_vec())]
+    }
+}
+
+#[test]
+fn rows_are_rounded_to_eight_bits_alike() {
+    for (rows, cols) in [(1, 1), (3, 127), (2, 128), (5, 300), (700, 193)] {
+        for format in [Format::E4M3, Format::E5M2] {
+            let case = Quantize { rows, cols, format };
+            agrees(&case, 0.0);
+        }
     }
 }

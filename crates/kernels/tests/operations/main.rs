@@ -7,6 +7,7 @@
 //! counting device against the fast one's arena byte by byte.
 //! `gradients` holds the reference's backwards against finite differences, and
 //! `adamw` its update against numbers from `PyTorch`.
+//! `noise` measures what rounding to FP8 adds to products.
 
 mod adamw;
 mod agreement;
@@ -16,4 +17,5 @@ mod gradients;
 mod inputs;
 mod linear;
 mod loss;
+mod noise;
 mod pointwise;
