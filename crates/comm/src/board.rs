@@ -1,11 +1,12 @@
 //! What the ranks know of each other: who has arrived where.
 //!
-//! Plain state without waiting or memory. All ranks change it under one lock,
-//! so each method is one step that no other rank sees half done.
+//! Plain numbers in words that all ranks see, be they threads of one process or
+//! processes of one host. All ranks change them under one lock, so each method is
+//! one step that no other rank sees half done.
 //!
-//! A collective is a *round*. Each rank arrives with its call and the bytes it
-//! lends; once all have arrived each reads what the others lend and departs;
-//! once all have departed each takes its bytes back.
+//! A collective is one or more *rounds*. Each rank arrives with its call and what
+//! it put into its outbox; once all have arrived each reads the outboxes and
+//! departs; once all have departed each may fill its outbox again.
 //!
 //! A slot of a window has *generations*. `entered[r]` counts how often rank `r`
 //! asked to write its part, `published[r]` how often it finished:
@@ -20,43 +21,47 @@
 //! `entered[r] = published[r] + 1 > entered[q]`.
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
-use crate::shared::{Lent, Memory};
-use crate::{CommError, Result};
+use crate::Result;
+use crate::hub::Hub;
+use crate::words::{Text, fnv};
+
+/// Numbers of each rank before its text.
+const NUM_MARKS: usize = 5;
+/// Which of them says that it is done.
+pub(crate) const DONE: usize = 4;
+
+/// Bytes of a call that others are told, the rest is only compared.
+pub(crate) const CALL_BYTES: usize = 1024;
 
 /// One number a rank that only grows.
-#[derive(Debug)]
-#[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
-pub(crate) struct Marks(Vec<u64>);
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Marks<'a>(&'a [AtomicU64]);
 
-impl Marks {
-    fn new(world_size: usize) -> Self {
-        Self(vec![0; world_size])
-    }
-
+impl Marks<'_> {
     /// Raises a rank's number by one; true if that raised the lowest, which is
     /// all that anyone waits for.
-    fn advance(&mut self, rank: usize) -> bool {
+    fn advance(self, rank: usize) -> bool {
         let lowest = self.lowest();
-        self.0[rank] += 1;
+        self.0[rank].fetch_add(1, Relaxed);
         self.lowest() > lowest
     }
 
-    fn of(&self, rank: usize) -> u64 {
-        self.0[rank]
+    fn of(self, rank: usize) -> u64 {
+        self.0[rank].load(Relaxed)
     }
 
-    fn lowest(&self) -> u64 {
-        self.0.iter().copied().min().unwrap_or(0)
+    fn lowest(self) -> u64 {
+        let all = self.0.iter().map(|mark| mark.load(Relaxed));
+        all.min().unwrap_or(0)
     }
 
     /// The ranks that have not reached `mark`.
-    fn behind(&self, mark: u64) -> Vec<usize> {
-        let ranks = self.0.iter().enumerate();
-        ranks
-            .filter(|&(_, &reached)| reached < mark)
-            .map(|(rank, _)| rank)
+    fn behind(self, mark: u64) -> Vec<usize> {
+        (0..self.0.len())
+            .filter(|&rank| self.of(rank) < mark)
             .collect()
     }
 }
@@ -86,202 +91,203 @@ impl fmt::Display for Call {
     }
 }
 
-/// The first failure of the group.
-#[derive(Debug, Clone)]
-pub(crate) struct Failure {
-    pub(crate) rank: usize,
-    pub(crate) message: String,
+impl Call {
+    /// Differs where two calls do.
+    fn hash(&self) -> u64 {
+        let agreed = self.agreed.iter().flat_map(|size| size.to_le_bytes());
+        let text = self.collective.bytes().chain([0]).chain(self.name.bytes());
+        fnv(text.chain([0]).chain(agreed))
+    }
 }
 
-/// All shared state of a group.
+/// Words of each rank: arrived, departed, hash of the call, bytes lent, whether it is
+/// done, the call.
+pub(crate) const RANK_WORDS: usize = NUM_MARKS + Text::num_words(CALL_BYTES);
+
+/// All shared state of a group but its failure, under the lock of the hub.
 #[derive(Debug)]
-pub(crate) struct Board {
-    arrived: Marks,
-    departed: Marks,
-    calls: Vec<Call>,
-    lent: Vec<Lent>,
-    num_reading: usize,
-    pub(crate) failure: Option<Failure>,
-    windows: Vec<WindowState>,
+pub(crate) struct Board<'a> {
+    hub: &'a Hub,
 }
 
-#[derive(Debug)]
-struct WindowState {
-    // Weak: the memory goes with the ranks' handles, not with the group.
-    memory: Weak<Memory>,
-    slots: Vec<SlotState>,
+impl Drop for Board<'_> {
+    fn drop(&mut self) {
+        self.hub.unlock();
+    }
 }
 
-impl Board {
-    pub(crate) fn new(world_size: usize) -> Self {
-        Self {
-            arrived: Marks::new(world_size),
-            departed: Marks::new(world_size),
-            calls: vec![Call::default(); world_size],
-            lent: vec![Lent::of(&[]); world_size],
-            num_reading: 0,
-            failure: None,
-            windows: Vec::new(),
-        }
+impl<'a> Board<'a> {
+    /// The board, for who has just locked it.
+    pub(crate) fn locked(hub: &'a Hub) -> Self {
+        Self { hub }
     }
 
-    /// Keeps the first failure.
-    pub(crate) fn fail(&mut self, rank: usize, message: String) {
-        self.failure.get_or_insert(Failure { rank, message });
+    /// The `kind`-th number of every rank.
+    fn marks(&self, kind: usize) -> Marks<'a> {
+        let world_size = self.hub.world_size();
+        Marks(&self.hub.ranks()[kind * world_size..][..world_size])
+    }
+
+    fn arrived(&self) -> Marks<'a> {
+        self.marks(0)
+    }
+
+    fn departed(&self) -> Marks<'a> {
+        self.marks(1)
+    }
+
+    fn hash(&self, rank: usize) -> u64 {
+        self.marks(2).of(rank)
+    }
+
+    fn text(&self, rank: usize) -> Text<'a> {
+        let world_size = self.hub.world_size();
+        let num_words = Text::num_words(CALL_BYTES);
+        Text(&self.hub.ranks()[NUM_MARKS * world_size + rank * num_words..][..num_words])
     }
 
     /// An error if the group has failed: then nothing is granted any more.
-    pub(crate) fn check(&self) -> Result<()> {
-        match self.failure.clone() {
-            None => Ok(()),
-            Some(Failure { rank, message }) => Err(CommError::PeerFailed { rank, message }),
-        }
+    pub(crate) fn check(&self, what: &dyn Fn() -> String) -> Result<()> {
+        self.hub.check(what)
     }
 
-    /// Enters the next round; true if that ends the waiting of those who have
-    /// arrived: all are here, or one calls something else.
-    pub(crate) fn arrive(&mut self, rank: usize, call: Call, lent: Lent) -> bool {
-        self.calls[rank] = call;
-        self.lent[rank] = lent;
-        self.arrived.advance(rank) || self.other_call(rank).is_some()
+    /// Enters the next round with `lent_bytes` to read in all; true if that ends
+    /// the waiting of those who have arrived: all are here, or one calls
+    /// something else.
+    pub(crate) fn arrive(&self, rank: usize, call: &Call, lent_bytes: usize) -> bool {
+        self.marks(2).0[rank].store(call.hash(), Relaxed);
+        self.marks(3).0[rank].store(lent_bytes as u64, Relaxed);
+        self.text(rank).write(&call.to_string());
+        self.arrived().advance(rank) || self.other_call(rank).is_some()
     }
 
     /// A rank of the same round that calls something else, with its call.
-    pub(crate) fn other_call(&self, rank: usize) -> Option<(usize, &Call)> {
-        let here = &self.calls[rank];
-        let round = self.arrived.of(rank);
-        let mut calls = self.calls.iter().enumerate();
-        calls.find(|&(peer, there)| self.arrived.of(peer) == round && there != here)
+    pub(crate) fn other_call(&self, rank: usize) -> Option<(usize, String)> {
+        let round = self.arrived().of(rank);
+        let mut ranks = 0..self.hub.world_size();
+        let peer = ranks
+            .find(|&peer| self.arrived().of(peer) == round && self.hash(peer) != self.hash(rank))?;
+        Some((peer, self.text(peer).read()))
     }
 
     /// The ranks that this rank's round still lacks.
     pub(crate) fn not_arrived(&self, rank: usize) -> Vec<usize> {
-        self.arrived.behind(self.arrived.of(rank))
+        self.arrived().behind(self.arrived().of(rank))
     }
 
-    /// What all ranks lend, once all have arrived; [`Board::depart`] follows.
-    pub(crate) fn start_reading(&mut self, rank: usize) -> Option<Vec<Lent>> {
-        if self.arrived.lowest() < self.arrived.of(rank) {
+    /// How much each rank lends in all, once all have arrived; [`Board::depart`]
+    /// follows.
+    pub(crate) fn start_reading(&self, rank: usize) -> Option<Vec<usize>> {
+        if self.arrived().lowest() < self.arrived().of(rank) {
             return None;
         }
-        self.num_reading += 1;
-        Some(self.lent.clone())
+        let lent = self.marks(3).0.iter();
+        let bytes = lent.map(|bytes| usize::try_from(bytes.load(Relaxed)));
+        Some(bytes.map(|bytes| bytes.unwrap_or(usize::MAX)).collect())
     }
 
     /// Ends the reading; true if someone may wait for just that.
-    pub(crate) fn depart(&mut self, rank: usize) -> bool {
-        self.num_reading -= 1;
-        self.departed.advance(rank) || self.num_reading == 0
+    pub(crate) fn depart(&self, rank: usize) -> bool {
+        self.departed().advance(rank)
     }
 
     /// The ranks that still read what this rank lends in its round.
     pub(crate) fn not_departed(&self, rank: usize) -> Vec<usize> {
-        self.departed.behind(self.arrived.of(rank))
+        self.departed().behind(self.arrived().of(rank))
     }
 
     /// Whether all have departed from this rank's round.
     pub(crate) fn is_round_over(&self, rank: usize) -> bool {
-        self.departed.lowest() >= self.arrived.of(rank)
+        self.departed().lowest() >= self.arrived().of(rank)
     }
 
-    /// Whether any rank reads what others lend.
-    pub(crate) fn is_anyone_reading(&self) -> bool {
-        self.num_reading > 0
-    }
-
-    /// Adds a window that the ranks are about to meet over.
-    pub(crate) fn offer_window(&mut self, memory: Weak<Memory>, num_slots: usize) {
-        let world_size = self.calls.len();
-        let slots = (0..num_slots).map(|_| SlotState::new(world_size));
-        self.windows.push(WindowState {
-            memory,
-            slots: slots.collect(),
-        });
-    }
-
-    /// The window offered last: its number and its memory.
-    pub(crate) fn offered_window(&self) -> Option<(usize, Arc<Memory>)> {
-        let memory = self.windows.last()?.memory.upgrade()?;
-        Some((self.windows.len() - 1, memory))
-    }
-
-    /// One slot of a window; both exist, because a handle on them does.
-    pub(crate) fn slot(&mut self, window: usize, slot: usize) -> &mut SlotState {
-        &mut self.windows[window].slots[slot]
+    /// A slot of a window by its number in the group; it exists, because a handle
+    /// on it does.
+    pub(crate) fn slot(&self, number: usize) -> SlotState<'a> {
+        let num_words = SlotState::num_words(self.hub.world_size());
+        SlotState(&self.hub.slots()[number * num_words..][..num_words])
     }
 }
 
-/// Where the ranks are with one slot of a window.
-#[derive(Debug)]
-#[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
-pub(crate) struct SlotState {
-    entered: Marks,
-    published: Marks,
-    // Guards through which each rank reads the slot.
-    num_held: Vec<usize>,
-}
+/// Where the ranks are with one slot of a window: entered, published and the
+/// guards through which each rank reads it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SlotState<'a>(&'a [AtomicU64]);
 
-impl SlotState {
-    fn new(world_size: usize) -> Self {
-        Self {
-            entered: Marks::new(world_size),
-            published: Marks::new(world_size),
-            num_held: vec![0; world_size],
-        }
+impl<'a> SlotState<'a> {
+    pub(crate) const fn num_words(world_size: usize) -> usize {
+        3 * world_size
+    }
+
+    fn marks(self, kind: usize) -> Marks<'a> {
+        let world_size = self.0.len() / 3;
+        Marks(&self.0[kind * world_size..][..world_size])
+    }
+
+    fn entered(self) -> Marks<'a> {
+        self.marks(0)
+    }
+
+    fn published(self) -> Marks<'a> {
+        self.marks(1)
+    }
+
+    fn held(self, rank: usize) -> &'a AtomicU64 {
+        &self.marks(2).0[rank]
     }
 
     /// Whether the rank reads the slot.
-    pub(crate) fn is_held(&self, rank: usize) -> bool {
-        self.num_held[rank] > 0
+    pub(crate) fn is_held(self, rank: usize) -> bool {
+        self.held(rank).load(Relaxed) > 0
     }
 
     /// Whether the rank writes its part or waits to.
-    pub(crate) fn is_entered(&self, rank: usize) -> bool {
-        self.entered.of(rank) > self.published.of(rank)
+    pub(crate) fn is_entered(self, rank: usize) -> bool {
+        self.entered().of(rank) > self.published().of(rank)
     }
 
     /// The rank is done reading this generation; true if all are.
-    pub(crate) fn enter(&mut self, rank: usize) -> bool {
-        self.entered.advance(rank)
+    pub(crate) fn enter(self, rank: usize) -> bool {
+        self.entered().advance(rank)
     }
 
     /// The ranks that may still read the generation that this rank overwrites.
-    pub(crate) fn not_entered(&self, rank: usize) -> Vec<usize> {
-        self.entered.behind(self.entered.of(rank))
+    pub(crate) fn not_entered(self, rank: usize) -> Vec<usize> {
+        self.entered().behind(self.entered().of(rank))
     }
 
     /// Whether the rank may write its part, having entered.
-    pub(crate) fn may_write(&self, rank: usize) -> bool {
-        self.entered.lowest() >= self.entered.of(rank)
+    pub(crate) fn may_write(self, rank: usize) -> bool {
+        self.entered().lowest() >= self.entered().of(rank)
     }
 
     /// The rank's part is whole again; true if all parts are.
-    pub(crate) fn publish(&mut self, rank: usize) -> bool {
-        self.published.advance(rank)
+    pub(crate) fn publish(self, rank: usize) -> bool {
+        self.published().advance(rank)
     }
 
     /// The ranks whose part is not yet of this rank's generation.
-    pub(crate) fn not_published(&self, rank: usize) -> Vec<usize> {
-        self.published.behind(self.entered.of(rank))
+    pub(crate) fn not_published(self, rank: usize) -> Vec<usize> {
+        self.published().behind(self.entered().of(rank))
     }
 
     /// Starts reading all parts, if all are of this rank's generation.
-    pub(crate) fn try_hold(&mut self, rank: usize) -> Option<()> {
-        if self.published.lowest() < self.entered.of(rank) {
+    pub(crate) fn try_hold(self, rank: usize) -> Option<()> {
+        if self.published().lowest() < self.entered().of(rank) {
             return None;
         }
-        self.num_held[rank] += 1;
+        self.hold_own(rank);
         Some(())
     }
 
     /// Starts reading the rank's own part, which nobody else writes.
-    pub(crate) fn hold_own(&mut self, rank: usize) {
-        self.num_held[rank] += 1;
+    pub(crate) fn hold_own(self, rank: usize) {
+        self.held(rank).fetch_add(1, Relaxed);
     }
 
     /// Ends one reading.
-    pub(crate) fn release(&mut self, rank: usize) {
-        self.num_held[rank] -= 1;
+    pub(crate) fn release(self, rank: usize) {
+        self.held(rank).fetch_sub(1, Relaxed);
     }
 }
 
@@ -291,14 +297,26 @@ mod tests {
 
     use super::*;
 
-    /// A slot and the ranks that were granted to write.
+    /// The words of a slot and the ranks that were granted to write.
     #[derive(Debug, Clone, PartialEq, Eq, Hash)]
     struct Scene {
-        slot: SlotState,
+        words: Vec<u64>,
         writes: Vec<bool>,
     }
 
     impl Scene {
+        /// What `look` says of the slot; changes stay.
+        fn slot<T>(&mut self, look: impl FnOnce(SlotState<'_>) -> T) -> T {
+            let words: Vec<_> = self.words.iter().copied().map(AtomicU64::new).collect();
+            let seen = look(SlotState(&words));
+            self.words = words.into_iter().map(AtomicU64::into_inner).collect();
+            seen
+        }
+
+        fn see<T>(&self, look: impl FnOnce(SlotState<'_>) -> T) -> T {
+            self.clone().slot(look)
+        }
+
         /// Every step that `rank` may take next, as `shared.rs` takes them.
         fn steps(&self, rank: usize, generations: u64) -> Vec<Self> {
             let mut steps = Vec::new();
@@ -311,25 +329,29 @@ mod tests {
             if self.writes[rank] {
                 step(&|next| {
                     next.writes[rank] = false;
-                    next.slot.publish(rank);
+                    next.slot(|slot| slot.publish(rank));
                     true
                 });
-            } else if self.slot.is_entered(rank) {
+            } else if self.see(|slot| slot.is_entered(rank)) {
                 step(&|next| {
-                    next.writes[rank] = next.slot.may_write(rank);
+                    next.writes[rank] = next.see(|slot| slot.may_write(rank));
                     next.writes[rank]
                 });
             } else {
                 // Two readers of one rank are the most that tells a difference.
-                step(&|next| next.slot.num_held[rank] < 2 && next.slot.try_hold(rank).is_some());
-                if self.slot.is_held(rank) {
+                step(&|next| {
+                    next.slot(|slot| {
+                        slot.held(rank).load(Relaxed) < 2 && slot.try_hold(rank).is_some()
+                    })
+                });
+                if self.see(|slot| slot.is_held(rank)) {
                     step(&|next| {
-                        next.slot.release(rank);
+                        next.slot(|slot| slot.release(rank));
                         true
                     });
-                } else if self.slot.entered.of(rank) < generations {
+                } else if self.see(|slot| slot.entered().of(rank)) < generations {
                     step(&|next| {
-                        next.slot.enter(rank);
+                        next.slot(|slot| slot.enter(rank));
                         true
                     });
                 }
@@ -338,21 +360,21 @@ mod tests {
         }
 
         fn is_done(&self, generations: u64) -> bool {
-            self.slot.published.lowest() == generations
+            self.see(|slot| slot.published().lowest()) == generations
         }
     }
 
     /// Walks every state that any order of steps can reach.
     fn walk(world_size: usize, generations: u64) {
         let start = Scene {
-            slot: SlotState::new(world_size),
+            words: vec![0; SlotState::num_words(world_size)],
             writes: vec![false; world_size],
         };
         let mut seen = HashSet::from([start.clone()]);
         let mut open = vec![start];
         while let Some(scene) = open.pop() {
             let is_written = scene.writes.contains(&true);
-            let is_read = scene.slot.num_held.iter().any(|&held| held > 0);
+            let is_read = (0..world_size).any(|rank| scene.see(|slot| slot.is_held(rank)));
             assert!(!(is_written && is_read), "{scene:?}");
             let steps: Vec<_> = (0..world_size)
                 .flat_map(|rank| scene.steps(rank, generations))

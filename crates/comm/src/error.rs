@@ -28,8 +28,10 @@ pub enum CommError {
         missing: Vec<usize>,
     },
     /// Another rank failed, so this call can never be completed.
-    #[error("rank {rank} failed: {message}")]
+    #[error("{collective}: rank {rank} failed: {message}")]
     PeerFailed {
+        /// The call that ended by it, with its name.
+        collective: String,
         /// The rank that failed first.
         rank: usize,
         /// What it said.

@@ -4,18 +4,21 @@
 //! result, so that all ranks get the same bits.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rayon::prelude::*;
 
 use crate::board::Call;
-use crate::hub::Seat;
+use crate::hub::{OUTBOX_BYTES, Seat};
 use crate::{CommError, Result, Window, WindowLayout, World, shared};
 
 /// Elements that are summed over all ranks before the next ones are looked at:
 /// they stay in the nearest cache, so the sum is written to memory once.
 const SUM_CHUNK_LEN: usize = 4096;
+
+/// Pieces of an outbox begin at multiples of this many elements.
+const ALIGN_LEN: usize = 16;
 
 /// How numbers of several ranks become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,19 +60,22 @@ impl ProcessGroup {
 
     /// Ends the group: all waits of all ranks return an error with `message`.
     pub fn fail(&self, message: impl Into<String>) {
-        self.seat.hub.fail(self.seat.rank(), message.into());
+        self.seat.hub.fail(self.seat.rank(), &message.into());
     }
 
     /// Waits until every rank is here.
     pub fn barrier(&self, name: &str) -> Result<()> {
-        self.exchange(call("barrier", name, vec![]), &[], |_| ())
+        self.exchange(&call("barrier", name, vec![]), &[], |_, _, _| ())
     }
 
     /// Gives every rank the bytes of every rank, in rank order.
     pub fn all_gather(&self, bytes: &[u8], name: &str) -> Result<Vec<Vec<u8>>> {
-        self.exchange(call("all_gather", name, vec![]), bytes, |peers| {
-            peers.iter().map(|peer| peer.to_vec()).collect()
-        })
+        let mut gathered = vec![Vec::new(); self.world().world_size()];
+        let call = call("all_gather", name, vec![]);
+        self.exchange(&call, bytes, |rank, _, lent| {
+            gathered[rank].extend_from_slice(lent);
+        })?;
+        Ok(gathered)
     }
 
     /// Gives every rank the bytes of rank `root`.
@@ -77,17 +83,21 @@ impl ProcessGroup {
         World::new(root, self.world().world_size())?;
         let is_root = self.world().rank() == root;
         let lent = if is_root { &bytes[..] } else { &[] };
-        let received = self.exchange(call("broadcast", name, vec![root]), lent, |peers| {
-            (!is_root).then(|| peers[root].to_vec())
+        let mut received = Vec::new();
+        let call = call("broadcast", name, vec![root]);
+        self.exchange(&call, lent, |rank, _, lent| {
+            if rank == root && !is_root {
+                received.extend_from_slice(lent);
+            }
         })?;
-        if let Some(received) = received {
+        if !is_root {
             *bytes = received;
         }
         Ok(())
     }
 
-    /// Hands to `read` this rank's range of the bytes that rank `root` lends, in
-    /// place. The other ranks lend nothing.
+    /// Hands to `read` this rank's range of the bytes that rank `root` lends. The
+    /// other ranks lend nothing.
     ///
     /// `ranges` has one range of the bytes for each rank.
     pub fn scatter<T>(
@@ -111,7 +121,18 @@ impl ProcessGroup {
         }
         let range = ranges[world.rank()].clone();
         let lent = if is_root { bytes } else { &[] };
-        self.exchange(call, lent, |peers| read(range_of(peers[root], range)))
+        // Words, so that what is read is aligned for any number.
+        let mut received = vec![0_u64; range.len().div_ceil(8)];
+        let bytes = &mut tensor::as_bytes_mut(&mut received)[..range.len()];
+        self.exchange(&call, lent, |rank, first, lent| {
+            let begin = range.start.max(first);
+            let end = range.end.min(first + lent.len());
+            if rank == root && begin < end {
+                let place = begin - range.start..end - range.start;
+                bytes[place].copy_from_slice(&lent[begin - first..end - first]);
+            }
+        })?;
+        Ok(read(bytes))
     }
 
     /// Replaces each number by the sum or maximum over all ranks.
@@ -142,25 +163,25 @@ impl ProcessGroup {
         combine: impl Fn(T, T) -> T,
     ) -> Result<()> {
         let call = call(collective, name, vec![values.len()]);
-        let reduced = self.exchange(call, tensor::as_bytes(values), |peers| {
-            let mut peers = peers.iter().map(|peer| numbers::<T>(peer));
-            let mut sum = peers.next().unwrap_or_default().to_vec();
-            for peer in peers {
-                for (sum, &value) in sum.iter_mut().zip(peer) {
-                    *sum = combine(*sum, value);
-                }
+        let own = values.to_vec();
+        self.exchange(&call, tensor::as_bytes(&own), |rank, first, lent| {
+            let sums = &mut values[first / size_of::<T>()..];
+            for (sum, &value) in sums.iter_mut().zip(numbers::<T>(lent)) {
+                *sum = if rank == 0 {
+                    value
+                } else {
+                    combine(*sum, value)
+                };
             }
-            sum
-        })?;
-        values.copy_from_slice(&reduced);
-        Ok(())
+        })
     }
 
     /// Sums the ranks' contributions and writes this rank's range of the sum to
     /// `out`. `None` contributes zeros without having them in memory.
     ///
-    /// `ranges` has one range of the contribution for each rank. No copy is
-    /// made: each rank reads its range in the peers' memory.
+    /// `ranges` has one range of the contribution for each rank. Each rank lends
+    /// what the others need piece by piece, so that the sum is made of numbers that
+    /// are still in a cache.
     pub fn reduce_scatter_f32(
         &self,
         contribution: Option<&[f32]>,
@@ -171,16 +192,44 @@ impl ProcessGroup {
         let agreed = ranges.iter().flat_map(|range| [range.start, range.end]);
         let call = call("reduce_scatter_f32", name, agreed.collect());
         let range = self.own_range(&call, contribution, ranges, out.len())?;
-        let lent = contribution.map_or(&[][..], tensor::as_bytes);
-        self.exchange(call, lent, |peers| {
-            let peers: Vec<&[f32]> = peers
-                .iter()
-                .map(|peer| numbers::<f32>(peer))
-                // Only who contributes zeros lends less than every range.
-                .filter_map(|peer| peer.get(range.clone()))
-                .collect();
-            sum_in_order(&peers, out);
-        })
+        let world = self.world();
+        // Equal room for every rank in every outbox.
+        let room = OUTBOX_BYTES / size_of::<f32>() / world.world_size();
+        let room = room.saturating_sub(room % ALIGN_LEN).max(1);
+        let longest = ranges.iter().map(Range::len).max().unwrap_or(0);
+        let _turn = self.turn();
+        for first in (0..longest.max(1)).step_by(room) {
+            let piece = |range: &Range<usize>| {
+                let begin = range.end.min(range.start + first);
+                begin..range.end.min(begin + room)
+            };
+            let fill = |outbox: &mut [u8]| {
+                let Some(contribution) = contribution else {
+                    return;
+                };
+                let others = ranges.iter().enumerate();
+                for (rank, range) in others.filter(|&(rank, _)| rank != world.rank()) {
+                    let lent = tensor::as_bytes(&contribution[piece(range)]);
+                    outbox[rank * room * size_of::<f32>()..][..lent.len()].copy_from_slice(lent);
+                }
+            };
+            let own = piece(&range);
+            let out = &mut out[own.start - range.start..own.end - range.start];
+            let lent_bytes = contribution.map_or(0, |_| 1);
+            shared::round(&self.seat, &call, lent_bytes, fill, |outboxes| {
+                // Who lends nothing contributes zeros.
+                let lends = outboxes.lent_bytes.iter().enumerate();
+                let lends = lends.filter(|&(_, &bytes)| bytes > 0);
+                let peers: Vec<&[f32]> = lends
+                    .map(|(rank, _)| match contribution {
+                        Some(contribution) if rank == world.rank() => &contribution[own.clone()],
+                        _ => &numbers(outboxes.of(rank))[world.rank() * room..][..own.len()],
+                    })
+                    .collect();
+                sum_in_order(&peers, out);
+            })?;
+        }
+        Ok(())
     }
 
     /// This rank's range, if all sizes fit.
@@ -204,20 +253,40 @@ impl ProcessGroup {
 
     /// Maps a window that all ranks share.
     pub fn window(&self, layout: &WindowLayout) -> Result<Window> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.turn();
         Window::meet(&self.seat, layout)
     }
 
-    fn exchange<T>(&self, call: Call, bytes: &[u8], read: impl FnOnce(&[&[u8]]) -> T) -> Result<T> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        shared::exchange(&self.seat, call, bytes, read)
+    /// Hands what every rank lends to `read`, rank by rank and piece by piece, with
+    /// the place of the piece's first byte.
+    fn exchange(
+        &self,
+        call: &Call,
+        bytes: &[u8],
+        mut read: impl FnMut(usize, usize, &[u8]),
+    ) -> Result<()> {
+        let _turn = self.turn();
+        let mut first = 0;
+        loop {
+            let piece = &bytes[bytes.len().min(first)..bytes.len().min(first + OUTBOX_BYTES)];
+            let fill = |outbox: &mut [u8]| outbox[..piece.len()].copy_from_slice(piece);
+            let most = shared::round(&self.seat, call, bytes.len(), fill, |outboxes| {
+                for (rank, &lent_bytes) in outboxes.lent_bytes.iter().enumerate() {
+                    let left = lent_bytes.saturating_sub(first).min(OUTBOX_BYTES);
+                    read(rank, first, &outboxes.of(rank)[..left]);
+                }
+                outboxes.lent_bytes.iter().copied().max().unwrap_or(0)
+            })?;
+            first += OUTBOX_BYTES;
+            if first >= most {
+                return Ok(());
+            }
+        }
     }
-}
 
-/// A rank's range of what the root lends, which the root has found long enough.
-fn range_of(lent: &[u8], range: Range<usize>) -> &[u8] {
-    lent.get(range)
-        .expect("the root checks all ranges before it lends")
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 fn size_check(call: &Call, what: &'static str, expected: usize, found: usize) -> Result<()> {

@@ -4,7 +4,8 @@
 //! World           who am I, of how many
 //! ProcessGroup    the collectives, one handle a rank
 //! Window          planes of every rank's shard that all ranks read in place
-//! run_threads     the in-process engine: N ranks as N threads
+//! run_threads     N ranks as N threads of this process
+//! run_processes   N ranks as N processes of this host, each in `run_rank`
 //! ```
 //!
 //! Only bytes cross. Every call that waits has a name and a deadline; a rank
@@ -13,20 +14,23 @@
 //!
 //! World size 1 takes the same path as world size N: a rank is its own peer.
 //!
-//! All that a rank can see of another goes through [`ProcessGroup`] and
-//! [`Window`], so that an engine over processes changes nothing above here.
+//! Threads and processes meet in the same words of shared memory, so that both
+//! give the same bits.
 
 mod board;
 mod error;
 mod group;
 mod hub;
+mod processes;
 mod shared;
 mod threads;
 mod window;
+mod words;
 mod world;
 
 pub use error::{CommError, RankFailure};
 pub use group::{ProcessGroup, ReduceOp};
+pub use processes::{kill_ranks, run_processes, run_rank};
 pub use shared::{Own, OwnMut, Unsharded};
 pub use threads::{Threads, run_threads};
 pub use window::{Window, WindowLayout};

@@ -1,7 +1,7 @@
 //! The one place where a rank touches memory of another.
 //!
-//! Two kinds of memory are shared. A collective *lends* the caller's slice for
-//! the length of one round ([`exchange`]). A window is one mapping in which each
+//! Two kinds of memory are shared. In a collective each rank fills its *outbox*
+//! for the length of one round ([`round`]). A window is one mapping in which each
 //! rank writes its own part and reads those of all ranks, through guards.
 //!
 //! In both, who may touch what and when is decided by the board (`board.rs`)
@@ -14,6 +14,8 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::thread;
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
@@ -23,75 +25,60 @@ use crate::hub::{Hub, Seat};
 use crate::window::Place;
 use crate::{CommError, Result};
 
-/// A slice that a rank lends to its peers for one round.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Lent {
-    start: *const u8,
-    len: usize,
-}
-
-// SAFETY: a `Lent` is an address and a length; sending them is harmless. They
-// are followed only in `exchange`, which proves there that the bytes are alive
-// and shared; `u8` may be read from any thread.
-unsafe impl Send for Lent {}
-
-impl Lent {
-    pub(crate) fn of(bytes: &[u8]) -> Self {
-        Self {
-            start: bytes.as_ptr(),
-            len: bytes.len(),
-        }
-    }
-}
-
-/// Takes back what a rank lent, whichever way its call ends.
-struct Lending<'a> {
+/// Fails the group if a rank leaves a round before its end: its outbox is read.
+struct InRound<'a> {
     seat: &'a Seat,
 }
 
-impl Drop for Lending<'_> {
+impl Drop for InRound<'_> {
     fn drop(&mut self) {
-        let hub = &self.seat.hub;
         let rank = self.seat.rank();
-        let is_over = hub.lock().is_round_over(rank);
+        let is_over = self.seat.hub.lock().is_round_over(rank);
         if !is_over {
-            // After a failure nobody starts to read; who has started must end
-            // before the slice goes back to its owner.
-            hub.fail(rank, "left a collective before its end".to_owned());
-            hub.wait_for_readers();
+            self.seat.hub.fail(rank, "left a collective before its end");
         }
     }
 }
 
-/// Reading what the peers lend.
-struct Reading<'a> {
-    seat: &'a Seat,
+/// What the ranks lend in a round.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Outboxes<'a> {
+    /// Bytes that each rank lends in all, over all rounds of its call.
+    pub(crate) lent_bytes: &'a [usize],
+    boxes: &'a [&'a [u8]],
 }
 
-impl Drop for Reading<'_> {
-    fn drop(&mut self) {
-        let rank = self.seat.rank();
-        self.seat.hub.change(|board| board.depart(rank));
+impl<'a> Outboxes<'a> {
+    /// A rank's outbox, of which it has filled the beginning.
+    pub(crate) fn of(&self, rank: usize) -> &'a [u8] {
+        self.boxes[rank]
     }
 }
 
-/// One round: lends `bytes`, hands what all ranks lend to `read`, and returns
-/// when no rank reads `bytes` any more.
-pub(crate) fn exchange<T>(
+/// One round: `fill` fills this rank's outbox, which lends `lent_bytes` in all,
+/// and `read` reads those of all ranks. Returns when no rank reads any more.
+pub(crate) fn round<T>(
     seat: &Seat,
-    call: Call,
-    bytes: &[u8],
-    read: impl FnOnce(&[&[u8]]) -> T,
+    call: &Call,
+    lent_bytes: usize,
+    fill: impl FnOnce(&mut [u8]),
+    read: impl FnOnce(Outboxes<'_>) -> T,
 ) -> Result<T> {
     let rank = seat.rank();
-    let what = call.to_string();
-    let what = || what.clone();
-    let mut board = seat.hub.lock();
-    board.check()?;
-    let wakes = board.arrive(rank, call, Lent::of(bytes));
+    let what = || call.to_string();
+    let hub = &seat.hub;
+    hub.check(&what)?;
+    // SAFETY: a rank's outbox is read only in a round that this rank has entered
+    // and from which the reader has not departed. Its last round is over: a round
+    // that was left early has failed the group (`InRound`), which `check` refuses
+    // for ever. No other thread of this rank is here: a group gives turns.
+    fill(unsafe { hub.control().bytes_mut(&hub.outbox(rank)) });
+    let board = hub.lock();
+    board.check(&what)?;
+    let wakes = board.arrive(rank, call, lent_bytes);
     drop(board);
-    let lending = Lending { seat };
-    seat.hub.wake_if(wakes);
+    let in_round = InRound { seat };
+    hub.wake_if(wakes);
     let lent = seat.wait(
         &what,
         |board| board.not_arrived(rank),
@@ -100,41 +87,35 @@ pub(crate) fn exchange<T>(
                 rank,
                 here: what(),
                 peer,
-                there: there.to_string(),
+                there,
             })),
             None => board.start_reading(rank).map(Ok),
         },
     )?;
-    let reading = Reading { seat };
-    let peers: Vec<&[u8]> = lent
-        .iter()
-        .map(|lent| {
-            // SAFETY: `start` and `len` come from a `&[u8]` that its rank, in its
-            // own call of this function, keeps borrowed until that call returns
-            // (`bytes`), so it is one live, aligned, initialised object that
-            // nobody writes. That call cannot return while we read: `Lending`
-            // is dropped before `bytes` goes back, and its drop returns only if
-            // all ranks have departed from this round, or, after a failure, if
-            // no rank is reading. We count as reading since `start_reading`
-            // granted this under the lock, with no failure recorded at that
-            // moment, until `reading` is dropped; and `read` cannot keep the
-            // slice, because it must accept any lifetime.
-            unsafe { std::slice::from_raw_parts(lent.start, lent.len) }
+    let boxes: Vec<&[u8]> = (0..hub.world_size())
+        .map(|peer| {
+            // SAFETY: granted by `start_reading`, so `peer` has entered this round
+            // and is done filling; it fills again only when all have departed from
+            // it, and we depart below. `read` cannot keep the slice, because it
+            // must accept any lifetime.
+            unsafe { hub.control().bytes(&hub.outbox(peer)) }
         })
         .collect();
-    let result = read(&peers);
-    drop(peers);
-    drop(reading);
+    let result = read(Outboxes {
+        lent_bytes: &lent,
+        boxes: &boxes,
+    });
+    hub.change(|board| board.depart(rank));
     seat.wait(
         &what,
         |board| board.not_departed(rank),
         |board| board.is_round_over(rank).then_some(Ok(())),
     )?;
-    drop(lending);
+    drop(in_round);
     Ok(result)
 }
 
-/// The bytes of a window.
+/// Memory that ranks share.
 pub(crate) struct Memory {
     map: MmapRaw,
 }
@@ -146,22 +127,60 @@ impl fmt::Debug for Memory {
 }
 
 impl Memory {
-    /// Maps zeros; a page costs nothing before it is first written.
-    pub(crate) fn new(window_bytes: usize) -> Result<Self> {
-        let map = MmapOptions::new()
-            .len(window_bytes.max(1))
-            .no_reserve_swap()
-            .map_anon()
-            .map_err(|source| CommError::NoMemory {
-                window_bytes,
-                source,
-            })?;
-        let map = MmapRaw::from(map);
+    /// Maps zeros for one process; a page costs nothing before it is first written.
+    pub(crate) fn control(num_bytes: usize) -> Result<Self> {
+        let mut options = MmapOptions::new();
+        options.len(num_bytes.max(1)).no_reserve_swap();
+        let map = options.map_anon().map_err(no_memory(num_bytes))?;
+        Ok(Self {
+            map: MmapRaw::from(map),
+        })
+    }
+
+    /// As [`Memory::control`], in huge pages where there are any.
+    pub(crate) fn window(num_bytes: usize) -> Result<Self> {
+        let memory = Self::control(num_bytes)?;
+        memory.prefer_huge_pages();
+        Ok(memory)
+    }
+
+    /// Maps bytes of a file that cannot shrink.
+    pub(crate) fn of_file(file: &OwnedFd, start: usize, num_bytes: usize) -> Result<Self> {
+        let mut options = MmapOptions::new();
+        options.offset(start as u64).len(num_bytes.max(1));
+        let map = options.map_raw(file).map_err(no_memory(num_bytes))?;
+        let memory = Self { map };
+        if start > 0 {
+            memory.prefer_huge_pages();
+        }
+        Ok(memory)
+    }
+
+    fn prefer_huge_pages(&self) {
         // A page of 2 MiB is zeroed and mapped at once; 512 small ones cost a
         // fault each, which is most of the time of a load from the page cache.
         // Where the system has none this changes nothing.
-        drop(map.advise(Advice::HugePage));
-        Ok(Self { map })
+        drop(self.map.advise(Advice::HugePage));
+    }
+
+    /// Words that all ranks may change at any time.
+    #[expect(clippy::cast_ptr_alignment, reason = "a mapping begins at a page")]
+    pub(crate) fn words(&self, first: usize, num_words: usize) -> &[AtomicU64] {
+        let start = self.start_of(&(8 * first..8 * (first + num_words)));
+        // SAFETY: `start_of` has checked that the words lie in the mapping, which
+        // lives as long as `self`, begins at a page and holds zeros at first; an
+        // `AtomicU64` has the layout of a `u64` and may be changed while shared.
+        // These bytes are seen only as words: outboxes and windows lie behind.
+        unsafe { std::slice::from_raw_parts(start.cast::<AtomicU64>(), num_words) }
+    }
+
+    /// The lower half of a word, to wait on.
+    #[expect(clippy::cast_ptr_alignment, reason = "a mapping begins at a page")]
+    pub(crate) fn futex(&self, word: usize) -> &AtomicU32 {
+        let start = self.start_of(&(8 * word..8 * word + 4));
+        // SAFETY: as in `words`; the two words that are waited on are never seen
+        // as whole words.
+        unsafe { &*start.cast::<AtomicU32>() }
     }
 
     fn start_of(&self, range: &Range<usize>) -> *mut u8 {
@@ -200,6 +219,13 @@ impl Memory {
         // SAFETY: as in `bytes`; that nobody else touches the range is the
         // caller's promise.
         unsafe { std::slice::from_raw_parts_mut(start, range.len()) }
+    }
+}
+
+fn no_memory(window_bytes: usize) -> impl FnOnce(std::io::Error) -> CommError {
+    move |source| CommError::NoMemory {
+        window_bytes,
+        source,
     }
 }
 
@@ -304,9 +330,9 @@ impl<'a> OwnMut<'a> {
         let rank = place.rank();
         {
             let seat = place.seat();
-            let mut board = seat.hub.lock();
-            board.check()?;
-            let slot = place.state(&mut board);
+            let board = seat.hub.lock();
+            board.check(&|| format!("write of slot {}", place.slot))?;
+            let slot = place.state(&board);
             if slot.is_held(rank) {
                 return Err(place.held("write", "reads"));
             }

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt::Display;
+use std::io;
 use std::num::NonZeroUsize;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -43,13 +44,13 @@ impl Threads {
 }
 
 /// How a rank ended that did not return a result.
-enum Ending<E> {
+pub(crate) enum Ending<E> {
     Error(E),
     Panic(String),
 }
 
 impl<E: Display> Ending<E> {
-    fn message(&self) -> String {
+    pub(crate) fn message(&self) -> String {
         match self {
             Self::Error(error) => error.to_string(),
             Self::Panic(message) => format!("panicked: {message}"),
@@ -82,7 +83,11 @@ where
     T: Send,
     E: Send + Display,
 {
-    let hub = Arc::new(Hub::new(threads.world_size.get()));
+    let hub = Hub::private(threads.world_size.get()).map_err(|error| RankFailure::NotStarted {
+        rank: 0,
+        source: io::Error::other(error),
+    })?;
+    let hub = Arc::new(hub);
     let run_rank = |world: World| {
         let seat = Seat::new(Arc::clone(&hub), world, threads.deadline);
         let group = ProcessGroup::new(seat);
@@ -93,7 +98,7 @@ where
             Ok(Err(error)) => Ending::Error(error),
             Err(payload) => Ending::Panic(panic_message(payload.as_ref())),
         };
-        hub.fail(world.rank(), ending.message());
+        hub.fail(world.rank(), &ending.message());
         Err(ending)
     };
     let run_rank = &run_rank;
@@ -105,7 +110,7 @@ where
                 .stack_size(threads.stack_bytes)
                 .spawn_scoped(scope, move || run_rank(world))
                 .map_err(|source| {
-                    hub.fail(rank, format!("cannot start: {source}"));
+                    hub.fail(rank, &format!("cannot start: {source}"));
                     RankFailure::NotStarted { rank, source }
                 })
         };
@@ -126,7 +131,7 @@ where
 
 /// All results, or the failure that came first.
 fn gather<T, E>(endings: Vec<Result<T, Ending<E>>>, hub: &Hub) -> Result<Vec<T>, RankFailure<E>> {
-    let Some(first) = hub.lock().failure.clone() else {
+    let Some(first) = hub.failure() else {
         return Ok(endings.into_iter().filter_map(Result::ok).collect());
     };
     // The rank that failed first may have gone on and returned a result; then
@@ -149,7 +154,7 @@ fn gather<T, E>(endings: Vec<Result<T, Ending<E>>>, hub: &Hub) -> Result<Vec<T>,
     }))
 }
 
-fn panic_message(payload: &(dyn Any + Send)) -> String {
+pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied();
     text.or_else(|| payload.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("without a message")

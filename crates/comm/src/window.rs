@@ -35,8 +35,8 @@ pub struct WindowLayout {
 pub struct Window {
     seat: Arc<Seat>,
     memory: Arc<Memory>,
-    /// The window's number at the hub.
-    number: usize,
+    /// The number of its first slot at the hub.
+    first_slot: usize,
     /// Bytes of each part in the memory, by slot and rank.
     ranges: Vec<Vec<Range<usize>>>,
 }
@@ -54,25 +54,23 @@ impl Window {
             });
         }
         let (ranges, window_bytes) = place_parts(&layout.slots, world_size);
-        // Lives until this call returns: peers can only upgrade what is alive.
-        let mut _mapped = None;
+        let (first_slot, offset) = seat.next_window(layout.slots.len(), window_bytes)?;
+        // Lives until this call returns: peers can only take what is alive.
+        let mut _offered = None;
         if seat.rank() == 0 {
-            let memory = Arc::new(Memory::new(window_bytes)?);
-            let mut board = seat.hub.lock();
-            board.offer_window(Arc::downgrade(&memory), layout.slots.len());
-            _mapped = Some(memory);
+            _offered = seat.hub.offer_window(offset, window_bytes)?;
         }
         let call = Call {
             collective: "window",
             name: format!("{window_bytes} bytes"),
             agreed: layout.slots.concat(),
         };
-        let offered = shared::exchange(seat, call, &[], |_| seat.hub.lock().offered_window())?;
-        let (number, memory) = offered.expect("rank 0 keeps it until all have departed");
+        let take = |_: shared::Outboxes<'_>| seat.hub.take_window(offset, window_bytes);
+        let memory = shared::round(seat, &call, 0, |_| (), take)??;
         Ok(Self {
             seat: Arc::clone(seat),
             memory,
-            number,
+            first_slot,
             ranges,
         })
     }
@@ -154,13 +152,13 @@ impl<'a> Place<'a> {
         &self.window.ranges[self.slot][rank]
     }
 
-    pub(crate) fn state<'b>(&self, board: &'b mut Board) -> &'b mut SlotState {
-        board.slot(self.window.number, self.slot)
+    pub(crate) fn state<'b>(&self, board: &Board<'b>) -> SlotState<'b> {
+        board.slot(self.window.first_slot + self.slot)
     }
 
     /// Looks at or changes the slot where nobody waits for the change.
-    pub(crate) fn with_state<T>(&self, change: impl FnOnce(&mut SlotState) -> T) -> T {
-        change(self.state(&mut self.window.seat.hub.lock()))
+    pub(crate) fn with_state<T>(&self, change: impl FnOnce(SlotState<'_>) -> T) -> T {
+        change(self.state(&self.window.seat.hub.lock()))
     }
 
     pub(crate) fn held(&self, asked: &'static str, holds: &'static str) -> CommError {

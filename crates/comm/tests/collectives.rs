@@ -379,7 +379,12 @@ fn a_rank_may_end_the_run_with_a_message() {
             return Ok(());
         }
         match group.barrier("step") {
-            Err(CommError::PeerFailed { rank: 1, message }) => {
+            Err(CommError::PeerFailed {
+                collective,
+                rank: 1,
+                message,
+            }) => {
+                assert_eq!(collective, "barrier `step`");
                 assert_eq!(message, "interrupted");
                 Ok::<_, CommError>(())
             }
