@@ -8,7 +8,7 @@
 
 use kernels::{ArenaFull, AttentionShape, Device, Purpose};
 
-use crate::linear::{Linear, Placed};
+use crate::linear::{Input, Linear, Placed};
 use crate::norm::Normed;
 use crate::{Cache, MicroBatch, Transformer};
 
@@ -36,7 +36,8 @@ pub(crate) enum Projections<B> {
 
 /// What the backward needs of the forward.
 pub(crate) struct Kept<D: Device> {
-    pub(crate) normed: Normed<D>,
+    pub(crate) h_tc: Input<D>,
+    stats: D::Buffer,
     q_tnh: D::Buffer,
     k_tmh: D::Buffer,
     v_tmh: D::Buffer,
@@ -48,19 +49,25 @@ impl<B: Copy> Attention<B> {
     /// Everything up to the projection after attention, which is the caller's.
     ///
     /// With a `cache` the keys and values of earlier tokens are read from it and
-    /// those of these tokens added to it.
-    pub(crate) fn forward<'a, D: Device<Bytes<'a> = B>>(
-        &self,
+    /// those of these tokens added to it. `others` are the layers that read the same
+    /// norm's output.
+    pub(crate) fn forward<'a, 'l, D: Device<Bytes<'a> = B>>(
+        &'l self,
         device: &D,
         model: &Transformer,
         batch: &MicroBatch,
-        normed: Normed<D>,
+        (normed, others): (Normed<D>, impl Iterator<Item = &'l Linear<B>>),
         cache: Option<&mut Cache<D>>,
-    ) -> Result<Kept<D>, ArenaFull> {
+    ) -> Result<Kept<D>, ArenaFull>
+    where
+        B: 'l,
+    {
         let t = batch.num_tokens();
         let alloc = |len| device.alloc(len, Purpose::Activation);
-        let [mut q_tnh, mut k_tmh, v_tmh] =
-            self.projections.forward(device, model, &normed.h_tc, t)?;
+        let Normed { h_tc, stats } = normed;
+        let readers = self.projections.linears().iter().chain(others);
+        let h_tc = Input::new(device, h_tc, readers)?;
+        let [mut q_tnh, mut k_tmh, v_tmh] = self.projections.forward(device, model, &h_tc, t)?;
         turn(device, model, batch, [&mut q_tnh, &mut k_tmh], false);
         let mut a_tnh = alloc(t * model.query_width())?;
         let mut lse_tn = alloc(t * model.spec.heads)?;
@@ -71,7 +78,8 @@ impl<B: Copy> Attention<B> {
         let shape = self.shape(model, batch, num_keys);
         device.attention(&q_tnh, keys, values, shape, &mut a_tnh, &mut lse_tn)?;
         Ok(Kept {
-            normed,
+            h_tc,
+            stats,
             q_tnh,
             k_tmh,
             v_tmh,
@@ -92,9 +100,10 @@ impl<B: Copy> Attention<B> {
         (grad, adds): (&mut D::Buffer, bool),
     ) -> Result<Normed<D>, ArenaFull> {
         let alloc = |like: &D::Buffer| device.alloc(device.len(like), Purpose::Activation);
-        self.output.wgrad(device, dy_tc, &kept.a_tnh, grad, adds);
+        self.output
+            .wgrad_of(device, dy_tc, &kept.a_tnh, grad, adds)?;
         let mut da_tnh = alloc(&kept.a_tnh)?;
-        self.output.dgrad(device, dy_tc, &mut da_tnh, false)?;
+        self.output.dgrad_of(device, dy_tc, &mut da_tnh, false)?;
         let mut dq_tnh = alloc(&kept.q_tnh)?;
         let mut dk_tmh = alloc(&kept.k_tmh)?;
         let mut dv_tmh = alloc(&kept.v_tmh)?;
@@ -107,12 +116,13 @@ impl<B: Copy> Attention<B> {
             [&mut dq_tnh, &mut dk_tmh, &mut dv_tmh],
         )?;
         drop(da_tnh);
-        let Kept { mut normed, .. } = kept;
+        let Kept { h_tc, stats, .. } = kept;
         turn(device, model, batch, [&mut dq_tnh, &mut dk_tmh], true);
         let gradients = [dq_tnh, dk_tmh, dv_tmh];
-        self.projections
-            .backward(device, model, gradients, &mut normed.h_tc, (grad, adds))?;
-        Ok(normed)
+        let h_tc = self
+            .projections
+            .backward(device, model, gradients, h_tc, (grad, adds))?;
+        Ok(Normed { h_tc, stats })
     }
 
     fn shape(&self, model: &Transformer, batch: &MicroBatch, num_keys: usize) -> AttentionShape {
@@ -122,14 +132,14 @@ impl<B: Copy> Attention<B> {
         }
     }
 
+    /// The layers.
+    pub(crate) fn linears(&self) -> impl Iterator<Item = &Linear<B>> {
+        self.projections.linears().iter().chain([&self.output])
+    }
+
     /// Biases: what a backward adds to and never overwrites.
     pub(crate) fn vectors(&self) -> impl Iterator<Item = &Placed<B>> {
-        let projections = match &self.projections {
-            Projections::Separate(linears) => &linears[..],
-            Projections::Fused(linear) => std::slice::from_ref(linear),
-        };
-        let linears = projections.iter().chain([&self.output]);
-        linears.filter_map(|linear| linear.bias.as_ref())
+        self.linears().filter_map(|linear| linear.bias.as_ref())
     }
 }
 
@@ -150,12 +160,20 @@ fn turn<D: Device>(
 }
 
 impl<B: Copy> Projections<B> {
+    /// The layers.
+    fn linears(&self) -> &[Linear<B>] {
+        match self {
+            Self::Separate(linears) => linears,
+            Self::Fused(linear) => std::slice::from_ref(linear),
+        }
+    }
+
     /// Queries, keys and values of `t` tokens.
     fn forward<'a, D: Device<Bytes<'a> = B>>(
         &self,
         device: &D,
         model: &Transformer,
-        h_tc: &D::Buffer,
+        h_tc: &Input<D>,
         t: usize,
     ) -> Result<[D::Buffer; 3], ArenaFull> {
         let alloc = |width| device.alloc(t * width, Purpose::Activation);
@@ -163,14 +181,14 @@ impl<B: Copy> Projections<B> {
         match self {
             Self::Separate([query_, key_, value_]) => {
                 let [mut q, mut k, mut v] = [alloc(query)?, alloc(key)?, alloc(key)?];
-                query_.forward(device, h_tc, &mut q, false)?;
-                key_.forward(device, h_tc, &mut k, false)?;
-                value_.forward(device, h_tc, &mut v, false)?;
+                query_.forward(device, h_tc.of(query_), &mut q, false)?;
+                key_.forward(device, h_tc.of(key_), &mut k, false)?;
+                value_.forward(device, h_tc.of(value_), &mut v, false)?;
                 Ok([q, k, v])
             }
             Self::Fused(linear) => {
                 let mut fused = alloc(query + 2 * key)?;
-                linear.forward(device, h_tc, &mut fused, false)?;
+                linear.forward(device, h_tc.of(linear), &mut fused, false)?;
                 let [mut q, mut k, mut v] = [alloc(query)?, alloc(key)?, alloc(key)?];
                 let (group, head_dim) = model.group();
                 device.split_heads(&fused, group, head_dim, [&mut q, &mut k, &mut v]);
@@ -179,23 +197,25 @@ impl<B: Copy> Projections<B> {
         }
     }
 
-    /// Overwrites the input with its gradient.
+    /// The gradient of the input, in its place.
     fn backward<'a, D: Device<Bytes<'a> = B>>(
         &self,
         device: &D,
         model: &Transformer,
         gradients: [D::Buffer; 3],
-        h_tc: &mut D::Buffer,
+        h_tc: Input<D>,
         (grad, adds): (&mut D::Buffer, bool),
-    ) -> Result<(), ArenaFull> {
+    ) -> Result<D::Buffer, ArenaFull> {
+        let mut dh_tc;
         match self {
             Self::Separate(linears) => {
                 for (linear, dy) in linears.iter().zip(&gradients) {
-                    linear.wgrad(device, dy, h_tc, grad, adds);
+                    linear.wgrad(device, dy, h_tc.of(linear), grad, adds);
                 }
-                let pairs = linears.iter().zip(&gradients).enumerate();
+                dh_tc = h_tc.into_buffer();
+                let pairs = linears.iter().zip(gradients).enumerate();
                 for (index, (linear, dy)) in pairs {
-                    linear.dgrad(device, dy, h_tc, index > 0)?;
+                    linear.dgrad(device, dy, &mut dh_tc, index > 0)?;
                 }
             }
             Self::Fused(linear) => {
@@ -204,10 +224,11 @@ impl<B: Copy> Projections<B> {
                 let (group, head_dim) = model.group();
                 device.merge_heads(gradients.each_ref(), group, head_dim, &mut fused);
                 drop(gradients);
-                linear.wgrad(device, &fused, h_tc, grad, adds);
-                linear.dgrad(device, &fused, h_tc, false)?;
+                linear.wgrad(device, &fused, h_tc.of(linear), grad, adds);
+                dh_tc = h_tc.into_buffer();
+                linear.dgrad(device, fused, &mut dh_tc, false)?;
             }
         }
-        Ok(())
+        Ok(dh_tc)
     }
 }

@@ -9,15 +9,34 @@
 //! Only `x` outlives the forward. The backward recomputes the rest, all but the
 //! last product, and drops each buffer after its last use.
 
-use kernels::{ArenaFull, Device, Purpose};
+use fp8::Format;
+use kernels::{ArenaFull, Device, Purpose, WeightFormat};
 use shard::Bucket;
 use spec::{Role, Unit, UnitKind};
 
 use crate::attention::{Attention, Kept, Projections};
-use crate::linear::{Linear, Placed};
+use crate::linear::{Input, Linear, Placed};
 use crate::mlp::Mlp;
 use crate::norm::Norm;
-use crate::{Cache, Gathered, MicroBatch, Transformer};
+use crate::operands::{OperandCounts, Tally};
+use crate::{Cache, Exchange, Gathered, MicroBatch, Transformer};
+
+/// A bucket's shape with its weights.
+type GatheredBucket<'s, G> = (&'s Bucket, G);
+
+/// Unshards all buckets of a block.
+pub(crate) fn unshard<D: Device, X: Exchange<D>>(
+    exchange: &X,
+    unit: usize,
+) -> Result<Vec<GatheredBucket<'_, X::Gathered<'_>>>, X::Error> {
+    let buckets = exchange.sharding().unit_buckets(unit);
+    buckets
+        .map(|bucket| {
+            let shape = &exchange.sharding().buckets[bucket];
+            Ok((shape, exchange.unshard(bucket)?))
+        })
+        .collect()
+}
 
 /// The unsharded weights of one block.
 #[derive(Debug)]
@@ -40,26 +59,37 @@ enum MlpInput<B> {
 }
 
 impl<B: Copy> Block<B> {
-    /// Names the slices of a gathered block.
+    /// Names the slices of a gathered block. What codes are multiplied by is rounded
+    /// if there is a format for gradients.
     pub(crate) fn new<'a, D>(
         model: &Transformer,
         unit: &Unit,
-        bucket: &Bucket,
-        gathered: &'a impl Gathered<D>,
+        buckets: &'a [GatheredBucket<'_, impl Gathered<D>>],
+        gradient_format: Option<Format>,
     ) -> Self
     where
         D: Device<Bytes<'a> = B> + 'a,
     {
+        let tensor_of = |role| unit.params.iter().position(|param| param.role == role);
         let find = |role: Role| -> Option<Placed<B>> {
-            let slice = unit.params.iter().position(|param| param.role == role)?;
-            Some(Placed {
-                weight: gathered.weight(slice),
-                at: bucket.slices[slice].at,
+            let tensor = tensor_of(role)?;
+            buckets.iter().find_map(|(shape, gathered)| {
+                let mut slices = shape.slices.iter();
+                let slice = slices.position(|slice| slice.tensor == tensor)?;
+                let at = shape.slices[slice].at;
+                Some(Placed {
+                    weight: gathered.weight(slice),
+                    at: shape.has_gradient().then_some(at),
+                })
             })
         };
         let find_linear = |weight, bias| -> Option<Linear<B>> {
+            let placed = find(weight)?;
+            let is_codes = placed.weight.format == WeightFormat::E4m3;
+            let rounding = tensor_of(weight).zip(gradient_format.filter(|_| is_codes));
             Some(Linear {
-                weight: find(weight)?,
+                rounding: rounding.map(|(tensor, format)| Tally::new(tensor, format)),
+                weight: placed,
                 bias: find(bias),
             })
         };
@@ -117,9 +147,10 @@ impl<B: Copy> Block<B> {
         let shared_tc = {
             let kept = self.attend(device, model, batch, x_tc, cache)?;
             let output = &self.attention.output;
-            output.forward(device, &kept.a_tnh, &mut y_tc, true)?;
+            let a_tnh = Input::new(device, kept.a_tnh, [output])?;
+            output.forward(device, a_tnh.of(output), &mut y_tc, true)?;
             let is_shared = matches!(self.mlp_input, MlpInput::Shared);
-            is_shared.then_some(kept.normed.h_tc)
+            is_shared.then(|| kept.h_tc.into_buffer())
         };
         let h_tc = match (&self.mlp_input, shared_tc) {
             (MlpInput::Sum(norm), _) => norm.forward(device, model, &y_tc)?.h_tc,
@@ -167,6 +198,11 @@ impl<B: Copy> Block<B> {
         cache: Option<&mut Cache<D>>,
     ) -> Result<Kept<D>, ArenaFull> {
         let normed = self.input_norm.forward(device, model, x_tc)?;
+        let others = match self.mlp_input {
+            MlpInput::Shared => Some(self.mlp.first()),
+            MlpInput::Sum(_) | MlpInput::Own(_) => None,
+        };
+        let normed = (normed, others.into_iter().flatten());
         self.attention.forward(device, model, batch, normed, cache)
     }
 
@@ -182,7 +218,7 @@ impl<B: Copy> Block<B> {
     ) -> Result<(), ArenaFull> {
         let mut r_tc = copied(device, x_tc)?;
         let output = &self.attention.output;
-        output.forward(device, &kept.a_tnh, &mut r_tc, true)?;
+        output.forward_of(device, &kept.a_tnh, &mut r_tc, true)?;
         {
             let normed = norm.forward(device, model, &r_tc)?;
             let dh_tc = self
@@ -207,7 +243,7 @@ impl<B: Copy> Block<B> {
         dy_tc: &mut D::Buffer,
         (grad, adds): (&mut D::Buffer, bool),
     ) -> Result<(), ArenaFull> {
-        let h_tc = copied(device, &kept.normed.h_tc)?;
+        let h_tc = copied(device, kept.h_tc.as_plain())?;
         let of_mlp_tc = self
             .mlp
             .backward(device, model, h_tc, dy_tc, (grad, adds))?;
@@ -241,6 +277,12 @@ impl<B: Copy> Block<B> {
         own_norm.backward(device, model, x_tc, &own.stats, &of_mlp_tc, dy_tc, grad)
     }
 
+    /// What rounding did to the operands of the layers that round.
+    pub(crate) fn operands(&self, unit: usize) -> impl Iterator<Item = OperandCounts> {
+        let linears = self.attention.linears().chain(self.mlp.linears());
+        linears.filter_map(move |linear| Some(linear.rounding.as_ref()?.counts(unit)))
+    }
+
     /// Vectors' gradients are always added to; matrices' overwrite.
     fn clear_vectors<D: Device>(&self, device: &D, grad: &mut D::Buffer) {
         let own_norm = match &self.mlp_input {
@@ -250,7 +292,9 @@ impl<B: Copy> Block<B> {
         let norms = std::iter::once(&self.input_norm).chain(own_norm);
         let biases = self.attention.vectors().chain(self.mlp.vectors());
         for vector in norms.flat_map(Norm::vectors).chain(biases) {
-            device.write(&vec![0.0; vector.weight.cols], grad, vector.at);
+            if let Some(at) = vector.at {
+                device.write(&vec![0.0; vector.weight.cols], grad, at);
+            }
         }
     }
 }

@@ -56,6 +56,9 @@ pub(crate) fn backward<D: Device, X: Exchange<D>>(
 ) -> Result<(), GradientError<X::Error>> {
     for bucket in table_buckets(gradients.exchange.sharding(), model.embedding()) {
         let shape = &gradients.exchange.sharding().buckets[bucket];
+        if !shape.has_gradient() {
+            continue;
+        }
         let rows = table_rows(shape);
         let grad = if batches.is_empty() {
             None

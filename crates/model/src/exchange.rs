@@ -1,5 +1,6 @@
 //! What a step needs from outside: other ranks' weights, and a place for gradients.
 
+use fp8::Format;
 use kernels::{ArenaFull, Device, Weight};
 use shard::Sharding;
 
@@ -22,6 +23,12 @@ pub trait Exchange<D: Device> {
 
     /// Makes a bucket's whole weights readable.
     fn unshard(&self, bucket: usize) -> Result<Self::Gathered<'_>, Self::Error>;
+
+    /// What gradients are rounded to that a unit's codes are multiplied by; none if its
+    /// operands are not rounded.
+    fn gradient_format(&self, _unit: usize) -> Option<Format> {
+        Some(Format::E4M3)
+    }
 
     /// Sums all ranks' gradients of a bucket (`None` counts as zeros) and writes
     /// this rank's run of the sum over `shard`.

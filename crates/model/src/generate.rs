@@ -2,7 +2,7 @@
 
 use kernels::{ArenaFull, Device, Purpose};
 
-use crate::block::Block;
+use crate::block::{self, Block};
 use crate::{Exchange, MicroBatch, Transformer, embedding, head};
 
 /// Keys and values of one block for the tokens of one sequence so far.
@@ -80,10 +80,13 @@ pub fn forward_cached<D: Device, X: Exchange<D>>(
     let embedded = embedding::forward(device, model, exchange, batches)?;
     let mut x_tc = embedded.inputs.into_iter().next().expect("one micro-batch");
     for (unit, cache) in model.blocks().zip(caches) {
-        let bucket = exchange.sharding().unit_buckets(unit).start;
-        let gathered = exchange.unshard(bucket)?;
-        let shape = &exchange.sharding().buckets[bucket];
-        let block = Block::new::<D>(model, &model.units[unit], shape, &gathered);
+        let gathered = block::unshard(exchange, unit)?;
+        let block = Block::new::<D>(
+            model,
+            &model.units[unit],
+            &gathered,
+            exchange.gradient_format(unit),
+        );
         x_tc = block.forward(device, model, &batch, &x_tc, Some(cache))?;
     }
     let c = model.spec.hidden;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use kernels::{ArenaFull, Device, Purpose};
 
-use crate::Exchange;
+use crate::{Exchange, StepSettings};
 
 /// How gradients are kept to a norm.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -66,28 +66,31 @@ pub(crate) enum Contribution {
 pub(crate) struct Gradients<'a, D: Device, X> {
     pub(crate) device: &'a D,
     pub(crate) exchange: &'a mut X,
-    clip: Clip,
+    settings: StepSettings,
     sum_of_squares: f64,
     tied: BTreeMap<usize, D::Buffer>,
     kept: Vec<(usize, D::Buffer)>,
     unit_names: Vec<&'a str>,
+    /// Units with a gradient that was not used.
+    not_finite: Vec<String>,
 }
 
 impl<'a, D: Device, X: Exchange<D>> Gradients<'a, D, X> {
     pub(crate) fn new(
         device: &'a D,
         exchange: &'a mut X,
-        clip: Clip,
+        settings: StepSettings,
         unit_names: Vec<&'a str>,
     ) -> Self {
         Self {
             device,
             exchange,
-            clip,
+            settings,
             sum_of_squares: 0.0,
             tied: BTreeMap::new(),
             kept: Vec::new(),
             unit_names,
+            not_finite: Vec::new(),
         }
     }
 
@@ -102,6 +105,10 @@ impl<'a, D: Device, X: Exchange<D>> Gradients<'a, D, X> {
             Contribution::First => Purpose::TiedGradient,
             Contribution::Last => Purpose::GradientShard,
         };
+        let mut grad = grad;
+        if let Some(grad) = &mut grad {
+            self.clear_frozen(bucket, grad);
+        }
         let mut shard = self.device.alloc(self.exchange.run_len(bucket), purpose)?;
         self.exchange
             .reduce_scatter(bucket, grad.as_ref(), &mut shard)
@@ -115,7 +122,9 @@ impl<'a, D: Device, X: Exchange<D>> Gradients<'a, D, X> {
             self.device.add(&shard, &mut first, 0);
             shard = first;
         }
-        self.measure(bucket, &shard)?;
+        if !self.measure(bucket, &shard)? {
+            return Ok(());
+        }
         if let Some(factor) = self.factor() {
             let updated = self.exchange.update(bucket, &shard, factor);
             return updated.map_err(GradientError::Exchange);
@@ -124,10 +133,20 @@ impl<'a, D: Device, X: Exchange<D>> Gradients<'a, D, X> {
         Ok(())
     }
 
-    /// Updates what was kept, and gives the norm of the whole step's gradient.
-    pub(crate) fn close(mut self) -> Result<f64, GradientError<X::Error>> {
+    /// A vector that is not trained takes no part in the norm either.
+    fn clear_frozen(&self, bucket: usize, grad: &mut D::Buffer) {
+        let slices = &self.exchange.sharding().buckets[bucket].slices;
+        for slice in slices.iter().filter(|slice| slice.is_frozen) {
+            let zeros = vec![0.0; slice.num_elements()];
+            self.device.write(&zeros, grad, slice.at);
+        }
+    }
+
+    /// Updates what was kept, and gives the norm of the whole step's gradient, with the
+    /// units that took no part.
+    pub(crate) fn close(mut self) -> Result<(f64, Vec<String>), GradientError<X::Error>> {
         let norm = self.sum_of_squares.sqrt();
-        if let Clip::Exact { max_norm } = self.clip {
+        if let Clip::Exact { max_norm } = self.settings.clip {
             let factor = shrink(max_norm, norm);
             for (bucket, shard) in std::mem::take(&mut self.kept) {
                 self.exchange
@@ -135,29 +154,40 @@ impl<'a, D: Device, X: Exchange<D>> Gradients<'a, D, X> {
                     .map_err(GradientError::Exchange)?;
             }
         }
-        Ok(norm)
+        Ok((norm, self.not_finite))
     }
 
-    /// Adds a bucket to the norm; the same number on every rank.
-    fn measure(&mut self, bucket: usize, shard: &D::Buffer) -> Result<(), GradientError<X::Error>> {
+    /// Adds a bucket to the norm, the same number on every rank; whether it is one.
+    fn measure(
+        &mut self,
+        bucket: usize,
+        shard: &D::Buffer,
+    ) -> Result<bool, GradientError<X::Error>> {
         let mut sum = [self.device.sum_of_squares(shard)];
         self.exchange
             .all_reduce(&mut sum, "gradient norm")
             .map_err(GradientError::Exchange)?;
         if !sum[0].is_finite() {
             let unit = self.exchange.sharding().buckets[bucket].unit;
+            let unit = self.unit_names[unit].to_owned();
+            if self.settings.allows_nan {
+                if self.not_finite.last() != Some(&unit) {
+                    self.not_finite.push(unit);
+                }
+                return Ok(false);
+            }
             return Err(GradientError::NotFinite {
-                unit: self.unit_names[unit].to_owned(),
+                unit,
                 sum_of_squares: sum[0],
             });
         }
         self.sum_of_squares += sum[0];
-        Ok(())
+        Ok(true)
     }
 
     /// The clipping factor, if it is known before the last bucket.
     fn factor(&self) -> Option<f32> {
-        match self.clip {
+        match self.settings.clip {
             Clip::Off => Some(1.0),
             Clip::Exact { .. } => None,
             Clip::Previous {
@@ -171,15 +201,19 @@ impl<'a, D: Device, X: Exchange<D>> Gradients<'a, D, X> {
     }
 }
 
-/// `min(1, max_norm / norm)`.
+/// `min(1, max_norm / norm)`, to 16 bits.
+///
+/// The last bits of a norm depend on the order of its sum, and so on the number of
+/// ranks; they would reach every weight.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "a factor multiplies f32 gradients"
 )]
 fn shrink(max_norm: f64, norm: f64) -> f32 {
-    if norm > max_norm {
-        (max_norm / norm) as f32
-    } else {
-        1.0
+    const HALF: u32 = 0x80;
+    if norm <= max_norm {
+        return 1.0;
     }
+    let factor = (max_norm / norm) as f32;
+    f32::from_bits((factor.to_bits() + HALF) & !0xFF)
 }

@@ -98,7 +98,9 @@ pub(crate) fn backward<D: Device, X: Exchange<D>>(
             scale,
         )
         .map_err(GradientError::Exchange)?;
-        gradients.finish(bucket, grad, contribution)?;
+        if gradients.exchange.sharding().buckets[bucket].has_gradient() {
+            gradients.finish(bucket, grad, contribution)?;
+        }
     }
     norm_backward(device, model, gradients, inputs, pending, dhs)
 }
@@ -135,6 +137,9 @@ fn table_backward<D: Device, X: Exchange<D>>(
             scale,
         );
         device.linear_dgrad(&dlogits_tv, &weight_vc, dh_tc, true)?;
+        if !shape.has_gradient() {
+            continue;
+        }
         let adds = grad.is_some();
         let grad_vc = match &mut grad {
             Some(grad_vc) => grad_vc,
@@ -245,7 +250,7 @@ fn norm_of<'a, D: Device + 'a>(
 ) -> Norm<D::Bytes<'a>> {
     let mut vectors = shape.slices.iter().enumerate().map(|(slice, part)| Placed {
         weight: gathered.weight(slice),
-        at: part.at,
+        at: Some(part.at),
     });
     Norm {
         weight: vectors.next().expect("a head has a norm"),

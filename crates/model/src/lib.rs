@@ -20,6 +20,7 @@ mod head;
 mod linear;
 mod mlp;
 mod norm;
+mod operands;
 mod step;
 mod transformer;
 
@@ -27,5 +28,6 @@ pub use batch::MicroBatch;
 pub use exchange::{Exchange, Gathered};
 pub use generate::{Cache, forward_cached};
 pub use gradients::{Clip, GradientError};
+pub use operands::OperandCounts;
 pub use step::{StepError, StepReport, StepSettings, evaluate, logits, train_step};
 pub use transformer::Transformer;

@@ -9,7 +9,7 @@ use kernels::{ArenaFull, Device, Gelu, Purpose};
 use spec::Activation;
 
 use crate::Transformer;
-use crate::linear::{Linear, Placed};
+use crate::linear::{Input, Linear, Placed};
 
 /// The unsharded weights of an MLP.
 #[derive(Debug)]
@@ -34,12 +34,14 @@ impl<B: Copy> Mlp<B> {
         h_tc: D::Buffer,
         y_tc: &mut D::Buffer,
     ) -> Result<(), ArenaFull> {
+        let h_tc = Input::new(device, h_tc, self.first())?;
         let inner = self.inner(device, model, &h_tc)?;
         drop(h_tc);
         let mut s_tf = device.alloc(device.len(&inner.up_tf), Purpose::Activation)?;
         inner.activate(device, model.spec.activation, &mut s_tf);
         drop(inner);
-        self.down.forward(device, &s_tf, y_tc, true)
+        let s_tf = Input::new(device, s_tf, [&self.down])?;
+        self.down.forward(device, s_tf.of(&self.down), y_tc, true)
     }
 
     /// The gradient of the input, in the input's place, and those of all weights.
@@ -51,50 +53,65 @@ impl<B: Copy> Mlp<B> {
         dy_tc: &D::Buffer,
         (grad, adds): (&mut D::Buffer, bool),
     ) -> Result<D::Buffer, ArenaFull> {
+        let h_tc = Input::new(device, h_tc, self.first())?;
         let mut inner = self.inner(device, model, &h_tc)?;
         let mut ds_tf = device.alloc(device.len(&inner.up_tf), Purpose::Activation)?;
-        self.down.dgrad(device, dy_tc, &mut ds_tf, false)?;
+        self.down.dgrad_of(device, dy_tc, &mut ds_tf, false)?;
         inner.activate_backward(device, model.spec.activation, &mut ds_tf);
         // `ds` now holds the input of `down`.
-        self.down.wgrad(device, dy_tc, &ds_tf, grad, adds);
-        drop(ds_tf);
+        let s_tf = Input::new(device, ds_tf, [&self.down])?;
+        self.down
+            .wgrad(device, dy_tc, s_tf.of(&self.down), grad, adds);
+        drop(s_tf);
         let Inner { gate_tf, up_tf } = inner;
         let gate = self.gate.as_ref().zip(gate_tf);
         if let Some((gate, dgate_tf)) = &gate {
-            gate.wgrad(device, dgate_tf, &h_tc, grad, adds);
+            gate.wgrad(device, dgate_tf, h_tc.of(gate), grad, adds);
         }
-        self.up.wgrad(device, &up_tf, &h_tc, grad, adds);
-        let mut dh_tc = h_tc;
-        if let Some((gate, dgate_tf)) = &gate {
+        self.up.wgrad(device, &up_tf, h_tc.of(&self.up), grad, adds);
+        let mut dh_tc = h_tc.into_buffer();
+        let has_gate = gate.is_some();
+        if let Some((gate, dgate_tf)) = gate {
             gate.dgrad(device, dgate_tf, &mut dh_tc, false)?;
         }
-        self.up.dgrad(device, &up_tf, &mut dh_tc, gate.is_some())?;
+        self.up.dgrad(device, up_tf, &mut dh_tc, has_gate)?;
         Ok(dh_tc)
+    }
+
+    /// The layers that read the MLP's input.
+    pub(crate) fn first(&self) -> impl Iterator<Item = &Linear<B>> {
+        self.gate.iter().chain([&self.up])
     }
 
     fn inner<'a, D: Device<Bytes<'a> = B>>(
         &self,
         device: &D,
         model: &Transformer,
-        h_tc: &D::Buffer,
+        h_tc: &Input<D>,
     ) -> Result<Inner<D>, ArenaFull> {
-        let len = device.len(h_tc) / model.spec.hidden * model.spec.intermediate;
+        let num_tokens = device.len(h_tc.of(&self.up)) / model.spec.hidden;
+        let len = num_tokens * model.spec.intermediate;
         let mut gate_tf = match &self.gate {
             Some(_) => Some(device.alloc(len, Purpose::Activation)?),
             None => None,
         };
         let mut up_tf = device.alloc(len, Purpose::Activation)?;
         if let Some((gate, gate_tf)) = self.gate.as_ref().zip(gate_tf.as_mut()) {
-            gate.forward(device, h_tc, gate_tf, false)?;
+            gate.forward(device, h_tc.of(gate), gate_tf, false)?;
         }
-        self.up.forward(device, h_tc, &mut up_tf, false)?;
+        self.up
+            .forward(device, h_tc.of(&self.up), &mut up_tf, false)?;
         Ok(Inner { gate_tf, up_tf })
+    }
+
+    /// The layers.
+    pub(crate) fn linears(&self) -> impl Iterator<Item = &Linear<B>> {
+        self.first().chain([&self.down])
     }
 
     /// Biases: what a backward adds to and never overwrites.
     pub(crate) fn vectors(&self) -> impl Iterator<Item = &Placed<B>> {
-        let linears = self.gate.iter().chain([&self.up, &self.down]);
-        linears.filter_map(|linear| linear.bias.as_ref())
+        self.linears().filter_map(|linear| linear.bias.as_ref())
     }
 }
 

@@ -55,14 +55,15 @@ impl<B: Copy> Norm<B> {
         dx_tc: &mut D::Buffer,
         grad: &mut D::Buffer,
     ) -> Result<(), ArenaFull> {
-        let Placed { weight, at } = &self.weight;
+        let weight = &self.weight.weight;
+        let at = self.weight.at.expect(VECTOR);
         match &self.bias {
             None => {
                 let settings = settings(model);
-                device.rms_norm_backward(x_tc, weight, settings, stats, dh_tc, dx_tc, grad, *at)
+                device.rms_norm_backward(x_tc, weight, settings, stats, dh_tc, dx_tc, grad, at)
             }
             Some(bias) => {
-                let at = [*at, bias.at];
+                let at = [at, bias.at.expect(VECTOR)];
                 device.layer_norm_backward(x_tc, weight, stats, dh_tc, dx_tc, grad, at)
             }
         }
@@ -80,3 +81,5 @@ fn settings(model: &Transformer) -> RmsNorm {
         offset: model.spec.norm_offset(),
     }
 }
+
+const VECTOR: &str = "a vector has a place in the gradient";

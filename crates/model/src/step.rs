@@ -11,8 +11,9 @@
 
 use kernels::{ArenaFull, Device, Purpose};
 
-use crate::block::Block;
+use crate::block::{self, Block};
 use crate::gradients::{Clip, Contribution, GradientError, Gradients};
+use crate::operands::OperandCounts;
 use crate::{Exchange, MicroBatch, Transformer, embedding, head};
 
 /// What a step needs to know besides its tokens.
@@ -24,15 +25,23 @@ pub struct StepSettings {
     pub clip: Clip,
     /// How many buckets of the head's table keep their logits for the backward.
     pub held_logits: usize,
+    /// Whether a loss or a gradient that is not finite leaves what it belongs to as it
+    /// was, instead of being an error.
+    pub allows_nan: bool,
 }
 
 /// What a step gave.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct StepReport {
-    /// The mean loss over the targets of the global batch, before the update.
+    /// The mean loss over the targets of the global batch, before the update. If it is
+    /// not finite, nothing was updated.
     pub loss: f64,
     /// The l2 norm of the whole gradient, before clipping.
     pub grad_norm: f64,
+    /// Units with a gradient that is not finite, which was not used.
+    pub not_finite: Vec<String>,
+    /// What rounding did to the operands of this rank's linear layers.
+    pub operands: Vec<OperandCounts>,
 }
 
 /// A step that could not be taken.
@@ -86,10 +95,19 @@ pub fn train_step<D: Device, X: Exchange<D>>(
         settings.held_logits,
     )
     .map_err(StepError::Exchange)?;
-    let loss = mean_loss(exchange, loss_sum, settings.num_targets)?;
+    let loss = mean_loss(exchange, loss_sum, settings)?;
+    if !loss.is_finite() {
+        return Ok(StepReport {
+            loss,
+            grad_norm: f64::NAN,
+            not_finite: Vec::new(),
+            operands: Vec::new(),
+        });
+    }
 
     let unit_names = model.units.iter().map(|unit| unit.name.as_str()).collect();
-    let mut gradients = Gradients::new(device, exchange, settings.clip, unit_names);
+    let mut gradients = Gradients::new(device, exchange, settings, unit_names);
+    let mut operands = Vec::new();
     let scale = loss_scale(settings.num_targets);
     let mut dys = head::backward(
         device,
@@ -103,6 +121,7 @@ pub fn train_step<D: Device, X: Exchange<D>>(
     drop(last);
     for unit in model.blocks().rev() {
         let xs = inputs.pop().expect("every block has an input");
+        // A block's norms come first, with what else of it is trained.
         let bucket = gradients.exchange.sharding().unit_buckets(unit).start;
         let grad = block_backward(
             device,
@@ -112,6 +131,7 @@ pub fn train_step<D: Device, X: Exchange<D>>(
             batches,
             &xs,
             &mut dys,
+            &mut operands,
         )
         .map_err(StepError::Exchange)?;
         gradients.finish(bucket, grad, Contribution::Last)?;
@@ -124,8 +144,13 @@ pub fn train_step<D: Device, X: Exchange<D>>(
         &dys,
         embedding_scale,
     )?;
-    let grad_norm = gradients.close()?;
-    Ok(StepReport { loss, grad_norm })
+    let (grad_norm, not_finite) = gradients.close()?;
+    Ok(StepReport {
+        loss,
+        grad_norm,
+        not_finite,
+        operands,
+    })
 }
 
 /// The loss summed over this rank's targets; nothing is kept or updated.
@@ -189,10 +214,13 @@ fn forward_blocks<D: Device, X: Exchange<D>>(
     let mut inputs = vec![embedded.inputs];
     for unit in model.blocks() {
         let xs = inputs.last().expect("the embedding's output is there");
-        let bucket = exchange.sharding().unit_buckets(unit).start;
-        let gathered = exchange.unshard(bucket)?;
-        let shape = &exchange.sharding().buckets[bucket];
-        let block = Block::new::<D>(model, &model.units[unit], shape, &gathered);
+        let gathered = block::unshard(exchange, unit)?;
+        let block = Block::new::<D>(
+            model,
+            &model.units[unit],
+            &gathered,
+            exchange.gradient_format(unit),
+        );
         let mut ys = Vec::with_capacity(batches.len());
         for (batch, x_tc) in batches.iter().zip(xs) {
             ys.push(block.forward(device, model, batch, x_tc, None)?);
@@ -209,6 +237,7 @@ fn forward_blocks<D: Device, X: Exchange<D>>(
 }
 
 /// One block backward for every micro-batch; gives the bucket's gradient.
+#[expect(clippy::too_many_arguments, reason = "a backward names all it reads")]
 fn block_backward<D: Device, X: Exchange<D>>(
     device: &D,
     model: &Transformer,
@@ -217,19 +246,25 @@ fn block_backward<D: Device, X: Exchange<D>>(
     batches: &[MicroBatch],
     xs: &[D::Buffer],
     dys: &mut [D::Buffer],
+    operands: &mut Vec<OperandCounts>,
 ) -> Result<Option<D::Buffer>, X::Error> {
-    let bucket = exchange.sharding().unit_buckets(unit).start;
-    let gathered = exchange.unshard(bucket)?;
-    let shape = &exchange.sharding().buckets[bucket];
+    let gathered = block::unshard(exchange, unit)?;
     if batches.is_empty() {
         return Ok(None);
     }
-    let block = Block::new::<D>(model, &model.units[unit], shape, &gathered);
+    let block = Block::new::<D>(
+        model,
+        &model.units[unit],
+        &gathered,
+        exchange.gradient_format(unit),
+    );
+    let shape = &exchange.sharding().buckets[exchange.sharding().unit_buckets(unit).start];
     let mut grad = device.alloc(shape.num_elements, Purpose::Gradient)?;
     for (index, ((batch, x_tc), dy_tc)) in batches.iter().zip(xs).zip(dys).enumerate() {
         let adds = index > 0;
         block.backward(device, model, batch, x_tc, dy_tc, &mut grad, adds)?;
     }
+    operands.extend(block.operands(unit));
     Ok(Some(grad))
 }
 
@@ -238,14 +273,14 @@ fn block_backward<D: Device, X: Exchange<D>>(
 fn mean_loss<D: Device, X: Exchange<D>>(
     exchange: &X,
     loss_sum: f64,
-    num_targets: u64,
+    settings: StepSettings,
 ) -> Result<f64, StepError<X::Error>> {
     let mut sum = [loss_sum];
     exchange
         .all_reduce(&mut sum, "loss")
         .map_err(StepError::Exchange)?;
-    let loss = sum[0] / num_targets.max(1) as f64;
-    if loss.is_finite() {
+    let loss = sum[0] / settings.num_targets.max(1) as f64;
+    if loss.is_finite() || settings.allows_nan {
         Ok(loss)
     } else {
         Err(StepError::LossNotFinite { loss })

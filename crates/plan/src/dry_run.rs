@@ -108,6 +108,7 @@ fn walk(device: &Meta, model: &Transformer, exchange: &mut MetaExchange<'_>, wor
                 num_targets: 1,
                 clip,
                 held_logits,
+                allows_nan: false,
             };
             model::train_step(device, model, exchange, &batches, settings)
                 .expect("counting does not fail");
@@ -219,7 +220,7 @@ impl Gathered<Meta> for MetaGathered<'_> {
             segments: segments.collect(),
             rows: shape.rows.len(),
             cols: shape.cols,
-            format: self.run.formats.of(bucket.unit, shape.tensor),
+            format: self.run.formats.storage(bucket.unit, shape.tensor).weight,
         }
     }
 }

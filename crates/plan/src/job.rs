@@ -6,15 +6,15 @@ use model::{Clip, Transformer};
 use shard::{Sharding, TensorShape};
 
 use crate::dry_run::{ArenaPlan, DryRun, Work};
-use crate::{Formats, PlanHash, Recipe, SlotLayout};
+use crate::{Formats, PlanHash, Precision, SlotLayout};
 
 /// What decides the bytes of a training run.
 #[derive(Debug, Clone)]
 pub struct Job<'a> {
     /// The model.
     pub model: &'a Transformer,
-    /// Its precision set.
-    pub recipe: Recipe,
+    /// Its precision set, with exceptions.
+    pub precision: &'a Precision,
     /// How many ranks share it.
     pub world_size: NonZeroUsize,
     /// Threads of each rank.
@@ -69,8 +69,8 @@ pub struct Plan {
 impl Plan {
     /// Plans a training run.
     pub fn new(job: &Job<'_>) -> Self {
-        let formats = Formats::of_recipe(job.model, job.recipe);
-        let sharding = shard_model(job.model, job.world_size, |_| 4 + job.recipe.moment_bytes());
+        let formats = Formats::of(job.model, job.precision);
+        let sharding = shard_model(job.model, job.world_size, &formats);
         let most_tokens = most_tokens(&job.steps) * job.seq;
         let held_logits = held_logits(job.model, &sharding, most_tokens, job.logits_room_bytes);
         let ranks = (0..job.world_size.get())
@@ -85,12 +85,12 @@ impl Plan {
                 };
                 RankPlan {
                     arena: walk.run(&works),
-                    ..resident(&sharding, &formats, job.recipe, rank)
+                    ..resident(&sharding, &formats, rank)
                 }
             })
             .collect();
         Self {
-            hash: hash(job, &sharding, held_logits),
+            hash: hash(job, &sharding, &formats, held_logits),
             sharding,
             formats,
             ranks,
@@ -99,24 +99,22 @@ impl Plan {
     }
 }
 
-/// Deals a model's tensors to ranks, balancing `bytes_per_element`.
-pub fn shard_model(
-    model: &Transformer,
-    world_size: NonZeroUsize,
-    bytes_per_element: impl Fn(&spec::Param) -> usize,
-) -> Sharding {
+/// Deals a model's tensors to ranks, balancing the bytes that rest.
+pub fn shard_model(model: &Transformer, world_size: NonZeroUsize, formats: &Formats) -> Sharding {
     let units: Vec<Vec<TensorShape>> = model
         .units
         .iter()
-        .map(|unit| {
-            let shape = |param: &spec::Param| TensorShape {
+        .enumerate()
+        .map(|(unit, tensors)| {
+            let shape = |(tensor, param): (usize, &spec::Param)| TensorShape {
                 rows: param.rows,
                 cols: param.cols,
                 is_vector: param.is_vector,
                 is_table: matches!(param.role, spec::Role::Embedding | spec::Role::LmHead),
-                bytes_per_element: bytes_per_element(param),
+                is_frozen: formats.trains() && !formats.storage(unit, tensor).is_trained(),
+                bytes_per_element: formats.storage(unit, tensor).bytes_per_element(),
             };
-            unit.params.iter().map(shape).collect()
+            tensors.params.iter().enumerate().map(shape).collect()
         })
         .collect();
     Sharding::new(&units, world_size)
@@ -168,7 +166,7 @@ fn works_of(job: &Job<'_>, rank: usize, held_logits: usize) -> Vec<Work> {
 }
 
 /// The bytes that rest on a rank.
-fn resident(sharding: &Sharding, formats: &Formats, recipe: Recipe, rank: usize) -> RankPlan {
+fn resident(sharding: &Sharding, formats: &Formats, rank: usize) -> RankPlan {
     let mut plan = RankPlan {
         weights_bytes: 0,
         residuals_bytes: 0,
@@ -178,25 +176,28 @@ fn resident(sharding: &Sharding, formats: &Formats, recipe: Recipe, rank: usize)
     for bucket in &sharding.buckets {
         plan.weights_bytes += SlotLayout::new(bucket, rank, formats).num_bytes as u64;
         for part in &bucket.runs[rank].parts {
-            let is_vector = bucket.slices[part.slice].is_vector;
-            let len = part.num_elements as u64;
-            plan.residuals_bytes += len * recipe.residual_bytes(is_vector) as u64;
-            plan.moments_bytes += len * recipe.moment_bytes() as u64;
+            let slice = &bucket.slices[part.slice];
+            let storage = formats.storage(bucket.unit, slice.tensor);
+            let (rows, cols) = (part.rows.len(), slice.cols);
+            plan.residuals_bytes += storage.residual_bytes(rows, cols) as u64;
+            plan.moments_bytes += storage.moment_bytes(rows, cols) as u64;
         }
     }
     plan
 }
 
-fn hash(job: &Job<'_>, sharding: &Sharding, held_logits: usize) -> PlanHash {
+fn hash(job: &Job<'_>, sharding: &Sharding, formats: &Formats, held_logits: usize) -> PlanHash {
     let mut hash = PlanHash::new()
-        .with_text(job.recipe.name())
+        .with_text(job.precision.recipe.name())
+        .with_text(&format!("{:?}", formats.gradient_format()))
         .with(job.world_size.get() as u64)
         .with(job.seq as u64)
         .with(held_logits as u64);
-    for unit in &job.model.units {
-        for param in &unit.params {
+    for (unit, tensors) in job.model.units.iter().enumerate() {
+        for (tensor, param) in tensors.params.iter().enumerate() {
             hash = hash
                 .with_text(&param.name)
+                .with_text(&format!("{:?}", formats.storage(unit, tensor)))
                 .with(param.rows as u64)
                 .with(param.cols as u64);
         }

@@ -8,10 +8,16 @@ mod dry_run;
 mod formats;
 mod hash;
 mod job;
+mod precision;
 mod recipe;
+mod storage;
 
 pub use dry_run::{ArenaPlan, DryRun, Work};
-pub use formats::{Formats, SlotLayout};
+pub use formats::{Formats, SlotLayout, choices};
 pub use hash::PlanHash;
 pub use job::{Job, Plan, RankPlan, held_logits, shard_model};
+pub use precision::{
+    BadPattern, Choice, Compute, Kept, Patterns, Precision, UnknownCompute, resting_format,
+};
 pub use recipe::{Recipe, UnknownRecipe};
+pub use storage::{MomentFormat, Residual, Storage};

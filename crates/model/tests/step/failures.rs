@@ -1,7 +1,7 @@
 //! Steps that must not be taken, and ranks that have nothing to do.
 
 use kernels::Scalar;
-use model::{Clip, Exchange, GradientError, MicroBatch, StepError, train_step};
+use model::{Clip, Exchange, GradientError, MicroBatch, StepError, StepSettings, train_step};
 use spec::Role;
 
 use crate::case::{CASES, Case, TIED, UNTIED, micro_batches, weight};
@@ -71,6 +71,40 @@ fn a_gradient_that_is_not_finite_names_its_unit_and_ends_the_step() {
         };
         assert_eq!(name, model.units[unit].name);
         assert!(world.updates.iter().all(|update| update.bucket > bucket));
+    }
+}
+
+#[test]
+fn where_nan_is_allowed_it_costs_its_own_update_only() {
+    let device = F32::new();
+    let model = UNTIED.model();
+    let batches = micro_batches(model.spec.vocab, &[4]);
+    for clip in [Clip::Off, Clip::Exact { max_norm: 1e-3 }] {
+        let settings = StepSettings {
+            allows_nan: true,
+            ..settings(clip, 0)
+        };
+        let mut world = World::new(&device, &model, weight);
+        let num_buckets = world.sharding().buckets.len();
+        let unit = model.blocks().start;
+        let bucket = world.sharding().unit_buckets(unit).start;
+        world.peers_overflow_in = Some(bucket);
+        let report = train_step(&device, &model, &mut world, &batches, settings).unwrap();
+        assert_eq!(report.not_finite, [model.units[unit].name.clone()]);
+        assert!(report.loss.is_finite() && report.grad_norm.is_finite());
+        assert_eq!(world.updates.len(), num_buckets - 1);
+        assert!(world.updates.iter().all(|update| update.bucket != bucket));
+
+        let mut world = World::new(&device, &model, weight);
+        let unit = model.units.len() - 1;
+        let params = &model.units[unit].params;
+        let norm = params
+            .iter()
+            .position(|param| param.role == Role::FinalNorm);
+        world.set(unit, norm.unwrap(), 0, f32::NAN);
+        let report = train_step(&device, &model, &mut world, &batches, settings).unwrap();
+        assert!(report.loss.is_nan());
+        assert!(world.updates.is_empty());
     }
 }
 

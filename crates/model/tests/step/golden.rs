@@ -44,6 +44,7 @@ pub(crate) fn settings(clip: Clip, held_logits: usize) -> StepSettings {
         num_targets: NUM_TARGETS,
         clip,
         held_logits,
+        allows_nan: false,
     }
 }
 

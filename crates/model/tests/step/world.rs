@@ -88,6 +88,7 @@ fn shard_model(model: &Transformer) -> Sharding {
             cols: param.cols,
             is_vector: param.is_vector,
             is_table: matches!(param.role, Role::Embedding | Role::LmHead),
+            is_frozen: false,
             bytes_per_element: 12,
         };
         unit.params.iter().map(shape).collect::<Vec<_>>()
