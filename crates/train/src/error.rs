@@ -115,6 +115,20 @@ pub enum TrainError {
         /// This rank's.
         ours: u64,
     },
+    /// A weight that no scale of a tile can hold.
+    #[error(
+        "tensor `{tensor}` of {file}: element {index} is {value}, a recipe with FP8 needs finite weights"
+    )]
+    SourceNotFinite {
+        /// The tensor.
+        tensor: String,
+        /// Its file.
+        file: PathBuf,
+        /// The element, row by row.
+        index: usize,
+        /// NaN or infinity.
+        value: f32,
+    },
     /// A tensor of which bytes were never read, or read twice.
     #[error(
         "tensor `{tensor}` of {file} has {expected_bytes} bytes, the ranks read {found_bytes} together: the load is wrong"
@@ -152,6 +166,16 @@ pub enum TrainError {
         world_size: usize,
         /// Its error.
         source: Box<TrainError>,
+    },
+    /// A rank that is a process failed or was ended.
+    #[error("rank {rank} of {world_size}: {message}")]
+    RankProcess {
+        /// The first that failed.
+        rank: usize,
+        /// How many there are.
+        world_size: usize,
+        /// Its error, or how it ended.
+        message: String,
     },
     /// A rank panicked: a bug of ours.
     #[error("rank {rank} panicked: {message}")]

@@ -10,6 +10,64 @@ use crate::meter::mib;
 /// Whoever watches a run. Called by rank 0 only.
 pub type Observer<'a> = &'a (dyn Fn(&Event) + Sync);
 
+/// How one matrix rests.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MatrixRecord {
+    /// The parameter's name.
+    pub name: String,
+    /// Whether it has FP8 codes.
+    pub is_fp8: bool,
+    /// Why it has or has not.
+    pub choice: String,
+    /// Its bytes in the checkpoint.
+    pub source_bytes: u64,
+    /// Bytes of its master over all ranks.
+    pub master_bytes: u64,
+    /// Those of them that are gathered and multiplied.
+    pub gathered_bytes: u64,
+}
+
+/// What rounding did to one operand of a layer, in one step.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct OperandRecord {
+    /// The largest magnitude.
+    #[serde(deserialize_with = "crate::processes::nan_if_null")]
+    pub amax: f32,
+    /// The part of all numbers that were not 0 and became 0.
+    pub underflow: f64,
+    /// Blocks of 128 with a NaN.
+    pub num_nan_blocks: u64,
+}
+
+/// What the codes of a weight are.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct CodesRecord {
+    /// The largest magnitude.
+    #[serde(deserialize_with = "crate::processes::nan_if_null")]
+    pub amax: f32,
+    /// Zeros.
+    pub num_zeros: u64,
+    /// Codes of the largest number of the format.
+    pub num_largest: u64,
+    /// Codes of NaN.
+    pub num_nans: u64,
+}
+
+/// A linear layer in FP8.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LayerRecord {
+    /// The name of its weight.
+    pub name: String,
+    /// Whether its operands will be rounded in the next step.
+    pub is_rounded: bool,
+    /// Of the forward and of wgrad.
+    pub input: OperandRecord,
+    /// The output's gradient, of dgrad.
+    pub gradient: OperandRecord,
+    /// What the operands were multiplied by, after the update.
+    pub weight: CodesRecord,
+}
+
 /// Something that happened in a run. As JSON, `event` names the kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -34,6 +92,38 @@ pub enum Event {
         /// Matmul operations of rank 0's step.
         flops: u64,
     },
+    /// How matrices rest, in recipes with FP8.
+    Precision {
+        /// Every matrix of the model.
+        matrices: Vec<MatrixRecord>,
+    },
+    /// What a lossless load kept as plain bf16 is encoded.
+    Encoded {
+        /// Tiles that had been kept plain, over all ranks.
+        num_plain_tiles: u64,
+        /// Elements of them that were rounded.
+        num_rounded: u64,
+    },
+    /// What rounding did to the linear layers in FP8, in one step.
+    Operands {
+        /// The step, from 1.
+        step: u64,
+        /// The layers, in the order of the model.
+        layers: Vec<LayerRecord>,
+    },
+    /// A block lost too much by rounding: its operands are rounded no more.
+    Fallback {
+        /// The step that showed it, from 1.
+        step: u64,
+        /// The block.
+        unit: String,
+        /// The first of its layers that lost too much.
+        layer: String,
+        /// The operand: `input` or `gradient`.
+        operand: String,
+        /// The part of the operand's numbers that became 0.
+        underflow: f64,
+    },
     /// A phase of the process ended.
     Phase(PhaseRecord),
     /// A step was taken.
@@ -43,8 +133,10 @@ pub enum Event {
         /// Steps taken before.
         step: u64,
         /// Mean loss over the target tokens.
+        #[serde(deserialize_with = "crate::processes::nan_if_null")]
         loss: f64,
         /// `exp(loss)`.
+        #[serde(deserialize_with = "crate::processes::nan_if_null")]
         perplexity: f64,
         /// Target tokens.
         num_targets: u64,
@@ -106,10 +198,12 @@ pub struct StepRecord {
     /// Steps in all.
     pub num_steps: u64,
     /// Mean loss over the global batch, before the update.
+    #[serde(deserialize_with = "crate::processes::nan_if_null")]
     pub loss: f64,
     /// Learning rate.
     pub lr: f64,
     /// The gradient's l2 norm before clipping.
+    #[serde(deserialize_with = "crate::processes::nan_if_null")]
     pub grad_norm: f64,
     /// Tokens of the global batch.
     pub num_tokens: u64,

@@ -2,34 +2,37 @@
 //! final files, in the names and dtypes of the source. No gather, no merge.
 
 use checkpoint::{Digest, ExportPlan, Located, StagedFiles};
+use fp8::{Grid, ScaleInv, decode_e4m3};
 use half::bf16;
 use kernels::WeightFormat;
 use model::Transformer;
 use tensor::{Dtype, Ledger, cast};
 
 use crate::load::num_readers;
-use crate::stored::each_stored;
+use crate::stored::{FrozenSource, each_stored};
 use crate::{RankWorld, TrainError};
 
 /// What a rank wrote.
 #[derive(Debug, Default)]
-pub struct Written {
+pub(crate) struct Written {
     /// Bytes of tensors.
-    pub num_bytes: u64,
+    pub(crate) num_bytes: u64,
     /// By the number of the tensor in the model, of this rank's ranges.
-    pub digests: Vec<Digest>,
+    pub(crate) digests: Vec<Digest>,
 }
 
-/// Writes this rank's part of every tensor.
+/// Writes this rank's part of every tensor; what is not trained is read again from
+/// `frozen`.
 ///
 /// # Panics
 ///
 /// If the plan is another model's.
-pub fn export(
+pub(crate) fn export(
     world: &RankWorld<'_>,
     model: &Transformer,
     plan: &ExportPlan,
     files: &StagedFiles,
+    frozen: Option<&FrozenSource<'_>>,
     ledger: &Ledger,
 ) -> Result<Written, TrainError> {
     let targets: Vec<&Located> = model
@@ -49,6 +52,7 @@ pub fn export(
         ledger,
         |tensor| targets[tensor].meta.dtype,
         nothing,
+        frozen,
         |written, piece| {
             files.write_at(targets[piece.tensor], piece.begin, piece.bytes)?;
             written.num_bytes += piece.bytes.len() as u64;
@@ -78,19 +82,23 @@ pub fn check_finite(
         let slot = world.window.own(index)?;
         let places = &world.own_layout(index).parts;
         for (part, place) in bucket.runs[rank].parts.iter().zip(places) {
-            let tensor = bucket.slices[part.slice].tensor;
-            let name = &model.units[bucket.unit].params[tensor].name;
+            let slice = &bucket.slices[part.slice];
+            let name = &model.units[bucket.unit].params[slice.tensor].name;
             let dtype = plan.located(name).map(|located| located.meta.dtype);
             let limit = match dtype {
                 Some(Dtype::F16) => F16_OVERFLOW,
                 _ => f32::INFINITY,
             };
+            let storage = world.formats.storage(bucket.unit, slice.tensor);
             let plane = &slot[place.clone()];
-            let fits = match world.formats.of(bucket.unit, tensor) {
+            let fits = match storage.weight {
                 WeightFormat::F32 => all_below(aligned::<f32>(plane).iter().copied(), limit),
                 WeightFormat::Bf16 => {
                     let high = aligned::<bf16>(plane).iter();
                     all_below(high.map(|high| high.to_f32()), limit)
+                }
+                WeightFormat::E4m3 | WeightFormat::Nested(_) => {
+                    codes_below(plane, part.rows.len(), slice.cols, limit)
                 }
             };
             if !fits {
@@ -110,6 +118,28 @@ const F16_OVERFLOW: f32 = 65520.0;
 /// Whether every magnitude is below the limit; a NaN is not.
 fn all_below(mut values: impl Iterator<Item = f32>, limit: f32) -> bool {
     values.all(|value| value.abs() < limit)
+}
+
+/// The same of a plane that begins with codes and ends with the scales of their
+/// tiles: a residual is at most half of a code's last place, and a tile that was NaN
+/// has the scale NaN.
+fn codes_below(plane: &[u8], rows: usize, cols: usize, limit: f32) -> bool {
+    let grid = Grid { rows, cols };
+    let (codes, scales) = (
+        &plane[..grid.len()],
+        &plane[plane.len() - grid.num_tiles()..],
+    );
+    grid.tiles().all(|tile| {
+        let scale_inv = ScaleInv::from_e8m0(scales[tile.index]).to_f32();
+        let largest = tile.spans(cols).flatten().map(|place| codes[place] & 0x7F);
+        let largest = largest.max().unwrap_or(0);
+        let half_ulp = if largest == 0 {
+            0.0
+        } else {
+            decode_e4m3(largest) / 16.0
+        };
+        (decode_e4m3(largest) + half_ulp) * scale_inv < limit
+    })
 }
 
 /// A plane seen as numbers; parts begin at multiples of 64 bytes.

@@ -1,13 +1,14 @@
 //! A model that rests to be read: evaluation, generation, logits.
 //!
 //! Weights rest in the file's own dtype where an operation reads it, so a bf16
-//! checkpoint takes 2 bytes a parameter; there is no optimizer.
+//! checkpoint takes 2 bytes a parameter, or as a recipe has them; there is no
+//! optimizer.
 
 use checkpoint::{Folder, Sources};
 use comm::{RankFailure, Threads, run_threads};
 use kernels::Cpu;
 use model::Transformer;
-use plan::{DryRun, Formats, Recipe, Work, shard_model};
+use plan::{DryRun, Formats, Precision, Storage, Work, resting_format, shard_model};
 use tensor::Ledger;
 
 use crate::load::{LoadSettings, Origin};
@@ -25,15 +26,25 @@ pub struct InferenceModel<'a> {
     pub model: &'a Transformer,
     /// Threads to compute on.
     pub num_threads: usize,
+    /// What products are computed in; without one, what the files have.
+    pub precision: Option<&'a Precision>,
 }
 
 /// How each tensor rests where nothing is trained.
 pub fn resting_formats(inference: &InferenceModel<'_>) -> Formats {
     let &InferenceModel {
-        folder, sources, ..
+        folder,
+        sources,
+        model,
+        precision,
+        ..
     } = inference;
-    Formats::new(inference.model, |unit, tensor, param| {
-        Recipe::resting_format(sources.of(folder, unit, tensor).meta.dtype, param.is_vector)
+    if let Some(precision) = precision {
+        return Formats::resting(model, precision);
+    }
+    Formats::new(model, |unit, tensor, param| {
+        let dtype = sources.of(folder, unit, tensor).value_dtype();
+        Storage::resting(resting_format(dtype, param.is_vector))
     })
 }
 
@@ -78,7 +89,7 @@ pub fn with_resting<T: Send>(
     } = inference;
     let threads = Threads::default();
     let formats = resting_formats(inference);
-    let sharding = shard_model(model, threads.world_size, |_| 2);
+    let sharding = shard_model(model, threads.world_size, &formats);
     let ranks = run_threads(threads, |group| {
         let plan = DryRun {
             model,

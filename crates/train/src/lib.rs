@@ -2,7 +2,7 @@
 //!
 //! The step itself is `model::train_step`; here is what it exchanges with
 //! ([`RankWorld`]: the window, the optimizer on this rank's shard), how
-//! the shard is filled ([`load`]) and written out ([`export`]), the loop around
+//! the shard is filled ([`load`]) and written out (`export`), the loop around
 //! the step ([`run`]), and the memory of each phase ([`Meter`]).
 
 mod agree;
@@ -16,24 +16,32 @@ mod metrics;
 mod optimizer;
 mod phases;
 mod place;
+mod planes;
+mod processes;
 mod rank;
 mod rehearse;
 mod run;
 mod schedule;
 mod settings;
 mod stored;
+mod telemetry;
 mod world;
 
 pub use error::TrainError;
-pub use events::{Event, LedgerAccount, Observer, StepRecord};
-pub use export::{Written, check_finite, export};
+pub use events::{
+    CodesRecord, Event, LayerRecord, LedgerAccount, MatrixRecord, Observer, OperandRecord,
+    StepRecord,
+};
+pub use export::check_finite;
+pub(crate) use export::export;
 pub use inference::{InferenceModel, Resting, resting_formats, with_model, with_resting};
 pub use load::{LoadSettings, Loaded, Origin, ReadWay, UnknownReadWay, load};
 pub use meter::{MemorySnapshot, Meter, PhaseRecord};
 pub use optimizer::{Optimizer, OptimizerSettings};
+pub use processes::{Ranks, train_rank};
 pub use rank::RankOutcome;
 pub use rehearse::{LoadReport, RankLoad, Rehearsal, rehearse};
 pub use run::{Outcome, TrainJob, check, run};
 pub use schedule::LearningRate;
-pub use settings::{ClipMode, DecayOn, ScheduleKind, Settings, SettingsError};
+pub use settings::{ClipMode, DecayOn, GradientFormat, ScheduleKind, Settings, SettingsError};
 pub use world::{GatheredBucket, RankWorld};

@@ -9,17 +9,21 @@ use crate::{Event, Meter, Observer, PhaseRecord, TrainError};
 #[derive(Clone, Copy)]
 pub(crate) struct Report<'a> {
     observer: Observer<'a>,
-    metrics: &'a Metrics,
+    /// Absent in a rank that tells its launcher.
+    metrics: Option<&'a Metrics>,
 }
 
 impl<'a> Report<'a> {
-    pub(crate) fn new(observer: Observer<'a>, metrics: &'a Metrics) -> Self {
+    pub(crate) fn new(observer: Observer<'a>, metrics: Option<&'a Metrics>) -> Self {
         Self { observer, metrics }
     }
 
     pub(crate) fn event(&self, event: &Event) -> Result<(), TrainError> {
         (self.observer)(event);
-        self.metrics.write(event)
+        match self.metrics {
+            Some(metrics) => metrics.write(event),
+            None => Ok(()),
+        }
     }
 }
 

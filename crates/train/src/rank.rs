@@ -7,9 +7,11 @@ use std::time::Instant;
 use checkpoint::{MANIFEST_NAME, Manifest, PlannedFile, StagedFiles, Staging};
 use comm::{ProcessGroup, ReduceOp};
 use data::{Order, Rows, deal_rows, micro_batches};
+use fp8::Encoded;
 use kernels::Cpu;
-use model::{MicroBatch, StepSettings, train_step};
+use model::{MicroBatch, StepReport, StepSettings, train_step};
 use plan::Plan;
+use serde::{Deserialize, Serialize};
 use tensor::{Account, Ledger};
 
 use crate::agree::agree;
@@ -17,13 +19,15 @@ use crate::load::{Origin, over_ranks};
 use crate::phases::{Phases, Report};
 use crate::place::{on_threads, open_arena};
 use crate::run::Schedule;
+use crate::stored::FrozenSource;
+use crate::telemetry::Telemetry;
 use crate::{
     Event, Optimizer, PhaseRecord, RankWorld, StepRecord, TrainError, TrainJob, check_finite,
     export, load,
 };
 
 /// What one rank did and held.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RankOutcome {
     /// Tokens that it took through the model in training steps.
     pub num_tokens: u64,
@@ -87,14 +91,17 @@ fn train_on_threads(
         Some(optimizer),
         &ledger,
     )?;
-    let origin = Origin {
-        folder: job.folder,
-        sources: job.sources,
-        settings: job.settings.load()?,
-    };
+    let origin = Origin::of(job)?;
     let loaded = load(&mut world, &origin, &ledger)?;
 
     phases.next(group, "prepare")?;
+    // What is not trained stays what it was.
+    let encoded = match schedule.num_steps {
+        0 => Encoded::default(),
+        _ => world.clear_plain()?,
+    };
+    let mut counts = [encoded.num_plain as u64, encoded.num_missed as u64];
+    group.all_reduce_u64(&mut counts, ReduceOp::Sum, "plain tiles")?;
     let mut trainer = Trainer {
         job,
         schedule,
@@ -104,9 +111,9 @@ fn train_on_threads(
         rows: Rows::open(job.rows)?,
         eval_rows: job.eval_rows.map(Rows::open).transpose()?,
         order: Order::new(schedule.num_rows, job.settings.seed),
-        final_files: (rank == 0)
-            .then(|| Staging::create(job.out, &schedule.export, &schedule.other_files))
-            .transpose()?,
+        final_files: (rank == 0).then(|| schedule.stage(job.out)).transpose()?,
+        frozen: frozen_source(job, plan)?,
+        telemetry: Telemetry::new(job.model, &plan.formats),
         world,
         phases,
         outcome: RankOutcome {
@@ -114,6 +121,13 @@ fn train_on_threads(
             ..RankOutcome::default()
         },
     };
+    let [num_plain_tiles, num_rounded] = counts;
+    if num_plain_tiles > 0 {
+        trainer.event(&Event::Encoded {
+            num_plain_tiles,
+            num_rounded,
+        })?;
+    }
     trainer.run()?;
     let Trainer {
         phases,
@@ -141,6 +155,9 @@ struct Trainer<'a> {
     /// full disk shows before the first step.
     final_files: Option<Staging>,
     world: RankWorld<'a>,
+    /// Where what is not trained is written from.
+    frozen: Option<FrozenSource<'a>>,
+    telemetry: Telemetry,
     phases: Phases<'a>,
     outcome: RankOutcome,
 }
@@ -209,6 +226,7 @@ impl Trainer<'_> {
             num_targets,
             clip: self.job.settings.clip(previous_norm),
             held_logits: self.plan.held_logits,
+            allows_nan: self.job.settings.allow_nan,
         };
         let device = self.world.device;
         let taken = train_step(
@@ -220,6 +238,10 @@ impl Trainer<'_> {
         )
         .map_err(|error| TrainError::in_step(step, error))?;
         self.outcome.num_tokens += tokens as u64;
+        self.tell_not_finite(step, &taken)?;
+        if !taken.loss.is_finite() {
+            return Ok(());
+        }
         self.outcome.losses.push(taken.loss);
         self.outcome.grad_norms.push(taken.grad_norm);
         let seconds = began.elapsed().as_secs_f64();
@@ -233,7 +255,29 @@ impl Trainer<'_> {
             num_targets,
             seconds,
             tokens_per_second: num_tokens as f64 / seconds,
-        }))
+        }))?;
+        let every = self.job.settings.operands_every;
+        let is_logged = every > 0 && (step == 1 || step.is_multiple_of(every));
+        let wishes = (step, is_logged, self.job.settings.max_underflow);
+        let (model, world) = (self.job.model, &mut self.world);
+        let events = self.telemetry.step(model, world, &taken.operands, wishes)?;
+        events.iter().try_for_each(|event| self.event(event))
+    }
+
+    /// Says what a step could not use.
+    fn tell_not_finite(&self, step: u64, taken: &StepReport) -> Result<(), TrainError> {
+        let StepReport {
+            loss, not_finite, ..
+        } = taken;
+        let message = if !loss.is_finite() {
+            format!("step {step}: the loss is not finite ({loss}); nothing was updated")
+        } else if !not_finite.is_empty() {
+            let units = not_finite.join(", ");
+            format!("step {step}: no update of {units}: the gradient is not finite")
+        } else {
+            return Ok(());
+        };
+        self.event(&Event::Warning { message })
     }
 
     /// This rank's rows of a step.
@@ -286,13 +330,8 @@ impl Trainer<'_> {
 
     /// The files of an export, which rank 0 makes.
     fn stage(&self, path: &Path) -> Result<Option<Staging>, TrainError> {
-        let Schedule {
-            export,
-            other_files,
-            ..
-        } = self.schedule;
-        let staging = (self.rank() == 0).then(|| Staging::create(path, export, other_files));
-        Ok(staging.transpose()?)
+        let staging = (self.rank() == 0).then(|| self.schedule.stage(path));
+        staging.transpose()
     }
 
     /// Writes the model as it is to `path`, whole or not at all.
@@ -300,12 +339,20 @@ impl Trainer<'_> {
         let group = self.world.group;
         self.phases.next(group, "save")?;
         let plan = &self.schedule.export;
-        if step > 0 {
+        if step > 0 && !self.job.settings.allow_nan {
             check_finite(&self.world, self.job.model, plan, step)?;
         }
         group.barrier("files staged")?;
         let files = StagedFiles::open(path, plan)?;
-        let written = export(&self.world, self.job.model, plan, &files, self.ledger)?;
+        let frozen = self.frozen.as_ref();
+        let written = export(
+            &self.world,
+            self.job.model,
+            plan,
+            &files,
+            frozen,
+            self.ledger,
+        )?;
         self.outcome.written_bytes = written.num_bytes;
         files.sync()?;
         let digests = over_ranks(group, &written.digests)?;
@@ -366,6 +413,26 @@ impl Trainer<'_> {
         }
         Ok(())
     }
+}
+
+/// The files that what is not trained is written from, kept open from the beginning.
+fn frozen_source<'a>(
+    job: &TrainJob<'a>,
+    plan: &Plan,
+) -> Result<Option<FrozenSource<'a>>, TrainError> {
+    let origin = Origin::of(job)?;
+    let mut slices = plan
+        .sharding
+        .buckets
+        .iter()
+        .flat_map(|bucket| &bucket.slices);
+    if !slices.any(|slice| slice.is_frozen) {
+        return Ok(None);
+    }
+    Ok(Some(FrozenSource {
+        reader: job.folder.open_files_with(origin.settings.cache)?,
+        tensors: origin.numbered(&plan.sharding, &plan.formats),
+    }))
 }
 
 /// Reads rows of a token file as one micro-batch.

@@ -11,7 +11,7 @@ use checkpoint::Digest;
 use comm::{ProcessGroup, Threads, run_threads};
 use kernels::Cpu;
 use model::Transformer;
-use plan::{Formats, Recipe, shard_model};
+use plan::{Formats, Precision, shard_model};
 use serde::Serialize;
 use tensor::{Account, Ledger};
 
@@ -29,7 +29,7 @@ pub struct Rehearsal<'a> {
     /// How it is read.
     pub settings: LoadSettings,
     /// How its weights rest; without one as for inference.
-    pub recipe: Option<Recipe>,
+    pub precision: Option<&'a Precision>,
     /// The number of ranks.
     pub world_size: NonZeroUsize,
     /// The only rank that is loaded; without one all are, in this process.
@@ -80,8 +80,8 @@ pub fn rehearse(rehearsal: &Rehearsal<'_>) -> Result<LoadReport, TrainError> {
         comm::World::new(rank, world_size)?;
     }
     let model = rehearsal.model.model;
-    let formats = match rehearsal.recipe {
-        Some(recipe) => Formats::of_recipe(model, recipe),
+    let formats = match rehearsal.precision {
+        Some(precision) => Formats::of(model, precision),
         None => resting_formats(&rehearsal.model),
     };
     let before = MemorySnapshot::now();
@@ -117,16 +117,12 @@ fn load_rank(
         model,
         ..
     } = rehearsal.model;
-    let bytes_per_element = match rehearsal.recipe {
-        Some(recipe) => 4 + recipe.moment_bytes(),
-        None => 2,
-    };
-    let sharding = shard_model(model, rehearsal.world_size, |_| bytes_per_element);
+    let sharding = shard_model(model, rehearsal.world_size, formats);
     let rank = rehearsal.as_rank.unwrap_or(group.world().rank());
     let ledger = Ledger::unlimited();
     let (arena, _reservation) = open_arena(0, &ledger)?;
     let device = Cpu::new(arena, 1);
-    let optimizer = match rehearsal.recipe {
+    let optimizer = match rehearsal.precision {
         Some(_) => Some(Optimizer::new(
             &sharding,
             rank,

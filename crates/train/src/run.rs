@@ -7,17 +7,25 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-use checkpoint::{ExportPlan, Folder, Sources};
+use checkpoint::{ExportPlan, Folder, Sources, Staging};
 use comm::{RankFailure, Threads, run_threads};
 use data::{BatchPlan, Rows, deal_rows, micro_batches, num_steps};
 use model::Transformer;
-use plan::{Job, Plan};
+use plan::{Choice, Formats, Job, Plan, Recipe, choices};
 
 use crate::metrics::Metrics;
 use crate::phases::Report;
+use crate::processes;
 use crate::rank::{self, RankOutcome};
-use crate::{Event, LearningRate, Observer, PhaseRecord, Settings, TrainError};
+use crate::{
+    Event, LearningRate, MatrixRecord, Observer, PhaseRecord, Ranks, Settings, SettingsError,
+    TrainError,
+};
+
+/// How long a rank waits for the others before that is an error.
+pub(crate) const DEADLINE: Duration = Duration::from_mins(2);
 
 /// Everything that a run needs, opened and checked.
 #[derive(Clone, Copy)]
@@ -38,6 +46,8 @@ pub struct TrainJob<'a> {
     pub out: &'a Path,
     /// Cores to share out among the ranks.
     pub num_cores: usize,
+    /// Where the ranks are.
+    pub ranks: Ranks<'a>,
     /// Whoever watches.
     pub observer: Observer<'a>,
     /// Set from outside to end the run at the next step boundary.
@@ -79,7 +89,7 @@ pub fn run(job: &TrainJob<'_>) -> Result<Outcome, TrainError> {
     let schedule = Schedule::new(job)?;
     let plan = schedule.plan(job)?;
     let metrics = Metrics::create(&job.out.join("run/metrics.jsonl"))?;
-    let report = Report::new(job.observer, &metrics);
+    let report = Report::new(job.observer, Some(&metrics));
     report.event(&Event::Start {
         num_parameters: job.model.spec.num_parameters(),
         ranks: settings.ranks,
@@ -90,18 +100,69 @@ pub fn run(job: &TrainJob<'_>) -> Result<Outcome, TrainError> {
         seq: settings.seq,
         flops: plan.ranks[0].arena.flops,
     })?;
+    if let Some(event) = precision_event(job, &plan.formats)? {
+        report.event(&event)?;
+    }
     for ignored in job.sources.ignored(job.folder) {
         let name = &ignored.meta.name;
         report.event(&Event::Warning {
             message: format!("tensor `{name}` is not part of this model and is left out"),
         })?;
     }
-    let world = Threads::of(schedule.world_size);
-    let ranks = run_threads(world, |group| {
-        rank::train(job, &schedule, &plan, &group, &report)
-    })
-    .map_err(|failure| rank_error(failure, settings.ranks))?;
+    if schedule.config.is_some() {
+        report.event(&Event::Warning {
+            message: "the model's FP8 weights are written as bf16, without quantization_config"
+                .to_owned(),
+        })?;
+    }
+    let ranks = match job.ranks {
+        Ranks::Threads => {
+            let threads = Threads {
+                deadline: DEADLINE,
+                ..Threads::of(schedule.world_size)
+            };
+            run_threads(threads, |group| {
+                rank::train(job, &schedule, &plan, &group, &report)
+            })
+            .map_err(|failure| rank_error(failure, settings.ranks))?
+        }
+        Ranks::Processes(command) => processes::run(job, command, schedule.world_size, &report)?,
+    };
     Ok(outcome(ranks, schedule.num_steps))
+}
+
+/// How every matrix rests, if any could have FP8 codes.
+fn precision_event(job: &TrainJob<'_>, formats: &Formats) -> Result<Option<Event>, TrainError> {
+    let precision = job.settings.precision()?;
+    if matches!(
+        precision.recipe,
+        Recipe::F32 | Recipe::Bf16 | Recipe::Bf16Lean
+    ) {
+        return Ok(None);
+    }
+    let storages = job.model.units.iter().enumerate();
+    let storages = storages.flat_map(|(unit, tensors)| {
+        let params = tensors.params.iter().enumerate();
+        params
+            .filter(|(_, param)| !param.is_vector)
+            .map(move |(tensor, _)| (unit, tensor, formats.storage(unit, tensor)))
+    });
+    let matrices = choices(job.model, &precision).zip(storages);
+    let matrices = matrices.map(|((param, choice), (unit, tensor, storage))| {
+        let (rows, cols) = (param.rows, param.cols);
+        let gathered_bytes = storage.weight_bytes(rows, cols) as u64;
+        MatrixRecord {
+            name: param.name.clone(),
+            is_fp8: choice == Choice::Codes,
+            choice: choice.to_string(),
+            source_bytes: job.sources.of(job.folder, unit, tensor).num_bytes(),
+            master_bytes: gathered_bytes + storage.residual_bytes(rows, cols) as u64,
+            gathered_bytes,
+        }
+    });
+    Ok(Some(Event::Precision {
+        matrices: matrices.collect(),
+    }))
 }
 
 /// Refuses settings that cannot be, alone or with this model.
@@ -113,6 +174,21 @@ pub fn check(settings: &Settings, model: &Transformer) -> Result<(), TrainError>
             seq: settings.seq,
             max_positions,
         });
+    }
+    let precision = settings.precision()?;
+    let names: Vec<&str> = model.params().map(|param| param.name.as_str()).collect();
+    let given = [
+        ("keep-bf16", &precision.kept.named),
+        ("freeze", &precision.frozen),
+    ];
+    for (key, patterns) in given {
+        if let Some(pattern) = patterns.unused(&names).next() {
+            let pattern = pattern.to_owned();
+            return Err(SettingsError::NothingNamed { key, pattern }.into());
+        }
+    }
+    if settings.steps != Some(0) && names.iter().all(|name| precision.is_frozen(name)) {
+        return Err(SettingsError::AllFrozen.into());
     }
     Ok(())
 }
@@ -129,10 +205,14 @@ pub(crate) struct Schedule {
     pub(crate) learning_rate: LearningRate,
     pub(crate) export: ExportPlan,
     pub(crate) other_files: Vec<PathBuf>,
+    /// The text of `config.json` where it is not copied.
+    config: Option<String>,
 }
 
+const CONFIG_NAME: &str = "config.json";
+
 impl Schedule {
-    fn new(job: &TrainJob<'_>) -> Result<Self, TrainError> {
+    pub(crate) fn new(job: &TrainJob<'_>) -> Result<Self, TrainError> {
         let settings = job.settings;
         let rows = Rows::open(job.rows)?;
         if rows.counts().targets == 0 {
@@ -146,6 +226,9 @@ impl Schedule {
             None => 0,
         };
         let max_file_bytes = settings.max_file_size * 1_000_000;
+        let config = job.folder.config_without_codes()?;
+        let mut other_files = job.folder.other_files()?;
+        other_files.retain(|path| config.is_none() || !path.ends_with(CONFIG_NAME));
         Ok(Self {
             world_size: NonZeroUsize::new(settings.ranks).expect("settings were checked"),
             num_threads: settings.threads_per_rank(job.num_cores),
@@ -155,8 +238,18 @@ impl Schedule {
             num_rows,
             num_eval_rows,
             export: ExportPlan::new(&job.sources.exported(job.folder), max_file_bytes)?,
-            other_files: job.folder.other_files()?,
+            other_files,
+            config,
         })
+    }
+
+    /// Begins an export to a folder.
+    pub(crate) fn stage(&self, out: &Path) -> Result<Staging, TrainError> {
+        let mut staging = Staging::create(out, &self.export, &self.other_files)?;
+        if let Some(config) = &self.config {
+            staging.add_text(CONFIG_NAME, config)?;
+        }
+        Ok(staging)
     }
 
     /// The different sizes that steps have: whole batches, and what an epoch
@@ -171,7 +264,7 @@ impl Schedule {
         }
     }
 
-    fn plan(&self, job: &TrainJob<'_>) -> Result<Plan, TrainError> {
+    pub(crate) fn plan(&self, job: &TrainJob<'_>) -> Result<Plan, TrainError> {
         let settings = job.settings;
         let steps = self.batch_sizes(settings.global_batch as u64);
         let steps = steps.into_iter().map(|num_rows| {
@@ -189,9 +282,10 @@ impl Schedule {
             counts.dedup();
             counts
         });
+        let precision = settings.precision()?;
         Ok(Plan::new(&Job {
             model: job.model,
-            recipe: settings.recipe()?,
+            precision: &precision,
             world_size: self.world_size,
             num_threads: self.num_threads,
             seq: settings.seq,

@@ -5,9 +5,16 @@
 
 use checkpoint::UnknownCachePolicy;
 use data::RunLength;
+use plan::{Kept, Patterns, Precision};
 use serde::{Deserialize, Serialize};
 
 use crate::{LoadSettings, UnknownReadWay};
+
+/// The first and the last block, among names of layers.
+const ENDS: &str = "ends";
+
+/// No layer, where a list of layers is asked for.
+const NONE: &str = "none";
 
 /// The settings of a run. Every field is a key of the TOML file and a flag.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -47,8 +54,25 @@ pub struct Settings {
     pub clip_norm: f64,
     /// Seed of the order of the data.
     pub seed: u64,
-    /// The precision set: `f32` or `bf16`.
+    /// The precision set: `f32`, `bf16`, `bf16-lean`, `fp8` or `fp8-lean`.
     pub recipe: String,
+    /// What products are computed in: `recipe`, or `f32` from whole masters.
+    pub compute: String,
+    /// Linear layers that stay out of FP8: names with `*`, or `ends` for the first and
+    /// the last block.
+    pub keep_bf16: Vec<String>,
+    /// What gradients are rounded to that FP8 weights are multiplied by.
+    pub fp8_gradients: GradientFormat,
+    /// The part of an operand's numbers that rounding to FP8 may turn to 0; a block that
+    /// loses more computes with its operands as they are.
+    pub max_underflow: f64,
+    /// Steps between two logs of what rounding to FP8 did; 0 never logs it.
+    pub operands_every: u64,
+    /// Whether a loss or gradient that is NaN or infinite costs its update instead of
+    /// ending the run.
+    pub allow_nan: bool,
+    /// Parameters that are not trained: names with `*`.
+    pub freeze: Vec<String>,
     /// What the backward makes again instead of keeping: `full`.
     pub recompute: String,
     /// Ranks on this host.
@@ -94,6 +118,13 @@ impl Default for Settings {
             clip_norm: 1.0,
             seed: 0,
             recipe: "bf16".to_owned(),
+            compute: "recipe".to_owned(),
+            keep_bf16: vec![ENDS.to_owned()],
+            fp8_gradients: GradientFormat::E4m3,
+            max_underflow: 0.1,
+            operands_every: 100,
+            allow_nan: false,
+            freeze: Vec::new(),
             recompute: "full".to_owned(),
             ranks: 1,
             threads: 0,
@@ -129,6 +160,16 @@ pub enum DecayOn {
     Matrices,
     /// Every parameter.
     All,
+}
+
+/// What gradients are rounded to that FP8 weights are multiplied by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GradientFormat {
+    /// 3 bits of mantissa.
+    E4m3,
+    /// 2 bits of mantissa, and a wider range under each scale.
+    E5m2,
 }
 
 /// How gradients are kept to a norm.
@@ -168,6 +209,28 @@ pub enum SettingsError {
     /// A recipe that there is not.
     #[error("setting `recipe`")]
     Recipe(#[from] plan::UnknownRecipe),
+    /// Products in what there is not.
+    #[error("setting `compute`")]
+    Compute(#[from] plan::UnknownCompute),
+    /// A pattern of names that means nothing.
+    #[error("setting `{key}`")]
+    Pattern {
+        /// The setting.
+        key: &'static str,
+        /// What is wrong.
+        source: plan::BadPattern,
+    },
+    /// A pattern that no parameter is like.
+    #[error("setting `{key}`: no parameter of the model has a name like `{pattern}`")]
+    NothingNamed {
+        /// The setting.
+        key: &'static str,
+        /// The pattern.
+        pattern: String,
+    },
+    /// Nothing is left to train.
+    #[error("setting `freeze` names every parameter of the model: nothing is left to train")]
+    AllFrozen,
     /// A way to read that there is not.
     #[error("setting `read`")]
     Read(#[from] UnknownReadWay),
@@ -208,6 +271,13 @@ impl Settings {
         };
         below_one("beta1", self.beta1)?;
         below_one("beta2", self.beta2)?;
+        let is_share = (0.0..=1.0).contains(&self.max_underflow);
+        require(
+            is_share,
+            "max-underflow",
+            "a part, from 0 to 1",
+            &self.max_underflow,
+        )?;
         let full = self.recompute == "full";
         require(
             full,
@@ -215,15 +285,31 @@ impl Settings {
             "`full`",
             &format!("`{}`", self.recompute),
         )?;
-        self.recipe()?;
+        self.precision()?;
         self.load()?;
         self.run_length()?;
         Ok(())
     }
 
-    /// The precision set.
-    pub fn recipe(&self) -> Result<plan::Recipe, SettingsError> {
-        Ok(self.recipe.parse::<plan::Recipe>()?)
+    /// The precision set, with its exceptions.
+    pub fn precision(&self) -> Result<Precision, SettingsError> {
+        let named = self.keep_bf16.iter();
+        let named = named.filter(|name| ![ENDS, NONE].contains(&name.as_str()));
+        let pattern = |key| move |source| SettingsError::Pattern { key, source };
+        Ok(Precision {
+            recipe: self.recipe.parse()?,
+            compute: self.compute.parse()?,
+            kept: Kept {
+                ends: self.keep_bf16.iter().any(|name| name == ENDS),
+                named: Patterns::new(named.map(String::as_str)).map_err(pattern("keep-bf16"))?,
+            },
+            frozen: Patterns::new(self.freeze.iter().map(String::as_str))
+                .map_err(pattern("freeze"))?,
+            gradient_format: match self.fp8_gradients {
+                GradientFormat::E4m3 => fp8::Format::E4M3,
+                GradientFormat::E5m2 => fp8::Format::E5M2,
+            },
+        })
     }
 
     /// How the checkpoint is read.

@@ -4,12 +4,13 @@
 
 use std::ops::Range;
 
+use checkpoint::{Located, Reader};
 use comm::Own;
-use half::bf16;
-use kernels::{WeightFormat, join_master};
-use tensor::{Dtype, Ledger, as_bytes_mut, cast, narrow};
+use shard::TILE_ROWS;
+use tensor::{Dtype, Ledger, as_bytes_mut, narrow};
 
-use crate::load::{Staging, byte_range, element_range, is_stored_as, piece_len, share_out};
+use crate::load::{PieceSize, Staging, byte_range, element_range, piece_len, share_out};
+use crate::planes::Planes;
 use crate::{RankWorld, TrainError};
 
 /// Consecutive elements of one tensor as a file has them.
@@ -29,10 +30,11 @@ pub(crate) struct Master<'a> {
     pub(crate) tensor: usize,
     /// Elements of the tensor.
     pub(crate) elements: Range<usize>,
-    pub(crate) format: WeightFormat,
-    pub(crate) plane: &'a [u8],
-    /// The master's low bits; empty where nobody keeps them.
-    pub(crate) residual: &'a [i16],
+    /// Elements of a row tile, where tiles have scales.
+    tile_len: Option<usize>,
+    /// Whether the source is what it is, more exactly than the planes.
+    is_frozen: bool,
+    pub(crate) planes: Planes<&'a [u8]>,
 }
 
 /// Hands every piece of this rank's shard to `work`, on `num_threads` threads that
@@ -45,25 +47,75 @@ pub(crate) fn each_stored<S: Send>(
     ledger: &Ledger,
     dtype_of: impl Fn(usize) -> Dtype + Sync,
     begin: impl Fn() -> S + Sync,
+    source: Option<&FrozenSource<'_>>,
     work: impl Fn(&mut S, StoredPiece<'_>) -> Result<(), TrainError> + Sync,
 ) -> Result<Vec<S>, TrainError> {
     let slots = (0..world.sharding.buckets.len())
         .map(|bucket| world.window.own(bucket))
         .collect::<Result<Vec<_>, _>>()?;
+    let largest = PieceSize::largest(world.sharding, world.formats, &dtype_of);
     let pieces = masters(world, &slots).flat_map(|master| {
         let len = piece_len(dtype_of(master.tensor));
         master.cut(len)
     });
     let states = share_out(
-        num_threads,
+        largest.num_threads(num_threads),
         pieces,
-        || Ok((Staging::new(ledger)?, begin())),
+        || Ok((Staging::new(ledger, largest)?, begin())),
         |(staging, state), master| {
             let dtype = dtype_of(master.tensor);
-            work(state, master.store(dtype, staging)?)
+            let piece = match source.filter(|_| master.is_frozen) {
+                Some(source) => source.read(&master, dtype, staging)?,
+                None => master.store(dtype, staging)?,
+            };
+            work(state, piece)
         },
     )?;
     Ok(states.into_iter().map(|(_, state)| state).collect())
+}
+
+/// Where parameters that are not trained are read again: what rests of them may be
+/// less than the file has.
+#[derive(Debug)]
+pub(crate) struct FrozenSource<'a> {
+    pub(crate) reader: Reader,
+    /// The tensors of the model in the order of their numbers.
+    pub(crate) tensors: Vec<&'a Located>,
+}
+
+impl FrozenSource<'_> {
+    fn read<'s>(
+        &self,
+        master: &Master<'_>,
+        dtype: Dtype,
+        staging: &'s mut Staging,
+    ) -> Result<StoredPiece<'s>, TrainError> {
+        let source = self.tensors[master.tensor];
+        let range = byte_range(dtype, &master.elements);
+        let len = usize::try_from(range.end - range.start).expect("a piece is small");
+        let stored = &mut as_bytes_mut(&mut staging.stored)[..len];
+        let elements = master.elements.start as u64..master.elements.end as u64;
+        if source.value_dtype() == dtype {
+            self.reader.read_values(source, elements, stored, false)?;
+        } else {
+            let size = dtype.size_bytes().expect("targets are whole-byte floats");
+            let mut first = elements.start;
+            for stored in stored.chunks_mut(size * staging.wide.len()) {
+                let wide = &mut staging.wide[..stored.len() / size];
+                let next = first + wide.len() as u64;
+                let values = as_bytes_mut(wide);
+                self.reader
+                    .read_values(source, first..next, values, false)?;
+                narrow(dtype, wide, stored)?;
+                first = next;
+            }
+        }
+        Ok(StoredPiece {
+            tensor: master.tensor,
+            begin: range.start,
+            bytes: stored,
+        })
+    }
 }
 
 /// The parts of this rank's shard.
@@ -77,31 +129,46 @@ fn masters<'a>(
         let parts = bucket.runs[world.rank].parts.iter().zip(places);
         parts.enumerate().map(move |(number, (part, place))| {
             let slice = &bucket.slices[part.slice];
-            let optimizer = world.optimizer.as_ref();
+            let storage = world.formats.storage(bucket.unit, slice.tensor);
+            let rest = world.optimizer.as_ref();
+            let rest = rest.map_or(&[][..], |own| own.rest(index, number));
+            let (rows, cols) = (part.rows.len(), slice.cols);
             Master {
                 tensor: world.sharding.tensor_number(bucket.unit, slice.tensor),
                 elements: element_range(part, slice),
-                format: world.formats.of(bucket.unit, slice.tensor),
-                plane: &slot[place.clone()],
-                residual: optimizer.map_or(&[], |own| own.residual(index, number)),
+                tile_len: storage.is_tiled().then_some(TILE_ROWS * cols),
+                is_frozen: slice.is_frozen,
+                planes: Planes::new(storage, rows, cols, &slot[place.clone()], rest),
             }
         })
     })
 }
 
 impl<'a> Master<'a> {
-    /// Pieces of `len` elements, the last of what is left.
-    fn cut(self, len: usize) -> impl Iterator<Item = Master<'a>> {
-        let num_elements = self.elements.len();
-        let size = self.format.size_bytes();
-        (0..num_elements).step_by(len).map(move |first| {
-            let end = num_elements.min(first + len);
-            Master {
-                elements: self.elements.start + first..self.elements.start + end,
-                plane: &self.plane[first * size..end * size],
-                residual: self.residual.get(first..end).unwrap_or_default(),
-                ..self
-            }
+    /// One piece by itself.
+    pub(crate) fn piece(tensor: usize, elements: Range<usize>, planes: Planes<&'a [u8]>) -> Self {
+        Self {
+            tensor,
+            elements,
+            tile_len: None,
+            is_frozen: false,
+            planes,
+        }
+    }
+
+    /// Pieces of whole row tiles where tiles have scales, else of at most `most`
+    /// elements.
+    fn cut(mut self, most: usize) -> impl Iterator<Item = Master<'a>> {
+        let len = self.tile_len.unwrap_or(most);
+        std::iter::from_fn(move || {
+            let begin = self.elements.start;
+            let end = self.elements.end.min(begin + len);
+            self.elements.start = end;
+            let planes = self.planes.take(end - begin);
+            (begin < end).then(|| Self {
+                is_frozen: self.is_frozen,
+                ..Self::piece(self.tensor, begin..end, planes)
+            })
         })
     }
 
@@ -115,15 +182,13 @@ impl<'a> Master<'a> {
         'a: 's,
     {
         let range = byte_range(dtype, &self.elements);
-        let bytes = if is_stored_as(dtype, self.format) {
-            self.plane
+        let bytes = if let Some(plane) = self.planes.stored_as(dtype) {
+            plane
         } else {
             let len = usize::try_from(range.end - range.start).expect("a piece is small");
             let Staging { stored, wide, .. } = staging;
             let stored = &mut as_bytes_mut(stored)[..len];
-            let wide = &mut wide[..self.elements.len()];
-            self.widen(wide);
-            narrow(dtype, wide, stored)?;
+            self.planes.store(dtype, wide, stored)?;
             stored
         };
         Ok(StoredPiece {
@@ -132,23 +197,4 @@ impl<'a> Master<'a> {
             bytes,
         })
     }
-
-    fn widen(&self, wide: &mut [f32]) {
-        match self.format {
-            WeightFormat::F32 => wide.copy_from_slice(aligned(self.plane)),
-            WeightFormat::Bf16 => {
-                let high = aligned::<bf16>(self.plane).iter();
-                let low = self.residual.iter().copied().chain(std::iter::repeat(0));
-                for ((wide, &high), low) in wide.iter_mut().zip(high).zip(low) {
-                    *wide = join_master(high, low);
-                }
-            }
-        }
-    }
-}
-
-/// A plane seen as numbers; parts begin at multiples of 64 bytes, and pieces of
-/// them at whole elements.
-fn aligned<T: bytemuck::Pod>(plane: &[u8]) -> &[T] {
-    cast(plane).expect("parts are aligned and hold whole elements")
 }

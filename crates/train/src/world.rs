@@ -2,6 +2,7 @@
 //! group where gradients meet, the optimizer that updates the rank's shard.
 
 use comm::{ProcessGroup, ReduceOp, Unsharded, Window, WindowLayout};
+use fp8::{Encoded, Format};
 use kernels::{Buffer, Cpu, Device, Segment, Weight};
 use model::{Exchange, Gathered};
 use plan::{Formats, SlotLayout};
@@ -24,6 +25,8 @@ pub struct RankWorld<'a> {
     pub(crate) optimizer: Option<Optimizer>,
     /// Where parts lie: `[bucket][rank]`.
     pub(crate) layouts: Vec<Vec<SlotLayout>>,
+    /// Units that round no operand any more.
+    pub(crate) fallen: Vec<bool>,
     _weights: Reservation,
 }
 
@@ -87,6 +90,7 @@ impl<'a> RankWorld<'a> {
             window: group.window(&WindowLayout { slots })?,
             optimizer,
             layouts,
+            fallen: vec![false; formats.num_units()],
             _weights: weights,
         })
     }
@@ -94,6 +98,18 @@ impl<'a> RankWorld<'a> {
     /// Whether the other ranks are only imagined.
     pub(crate) fn is_alone(&self) -> bool {
         self.group.world().world_size() < self.sharding.world_size
+    }
+
+    /// Encodes what a load kept as plain bf16; what became of it on this rank.
+    pub(crate) fn clear_plain(&mut self) -> Result<Encoded, TrainError> {
+        let mut cleared = Encoded::default();
+        for (bucket, layouts) in self.layouts.iter().enumerate() {
+            let mut slot = self.window.own_mut(bucket)?;
+            if let Some(optimizer) = &mut self.optimizer {
+                cleared.add(optimizer.clear_plain(bucket, &layouts[self.rank], &mut slot));
+            }
+        }
+        Ok(cleared)
     }
 
     /// This rank's layout of a bucket.
@@ -135,6 +151,10 @@ impl Exchange<Cpu> for RankWorld<'_> {
             layouts: &self.layouts[bucket],
             bucket,
         })
+    }
+
+    fn gradient_format(&self, unit: usize) -> Option<Format> {
+        (!self.fallen[unit]).then_some(self.formats.gradient_format())
     }
 
     fn reduce_scatter(
@@ -190,7 +210,7 @@ impl Gathered<Cpu> for GatheredBucket<'_> {
         Weight {
             rows: shape.rows.len(),
             cols: shape.cols,
-            format: self.formats.of(bucket.unit, shape.tensor),
+            format: self.formats.storage(bucket.unit, shape.tensor).weight,
             segments,
         }
     }

@@ -16,7 +16,7 @@ use checkpoint::{CachePolicy, Digest, Folder, Located, MANIFEST_NAME, Manifest, 
 use comm::{RankFailure, Threads, run_threads};
 use kernels::{Arena, Cpu};
 use model::Transformer;
-use plan::{Formats, Recipe, shard_model};
+use plan::{Formats, Kept, Patterns, Precision, Recipe, shard_model};
 use shard::Sharding;
 use spec::ModelSpec;
 use tempfile::TempDir;
@@ -64,7 +64,7 @@ impl Opened {
             max_file_bytes: 200_000,
             num_threads: 1,
         };
-        checkpoint::init::write(&path, &init, &|_| {}).unwrap();
+        checkpoint::init::write(&path, &init, &|_| std::ops::ControlFlow::Continue(())).unwrap();
         let folder = Folder::open(&path).unwrap();
         assert!(folder.files().len() > 1);
         let spec = folder.spec().unwrap();
@@ -82,6 +82,7 @@ impl Opened {
             sources: &self.sources,
             model: &self.model,
             num_threads: 1,
+            precision: None,
         }
     }
 
@@ -89,7 +90,7 @@ impl Opened {
         Rehearsal {
             model: self.inference(),
             settings: LoadSettings::default(),
-            recipe: None,
+            precision: None,
             world_size: NonZeroUsize::new(world_size).unwrap(),
             as_rank: None,
         }
@@ -128,7 +129,7 @@ impl Opened {
 
     /// Loads with a sharding that may be wrong.
     fn load_by(&self, sharding: &Sharding) -> Result<(), TrainError> {
-        let formats = Formats::of_recipe(&self.model, Recipe::F32);
+        let formats = Formats::of(&self.model, &Precision::of(Recipe::F32));
         let threads = Threads::of(NonZeroUsize::new(sharding.world_size).unwrap());
         let loaded = run_threads(threads, |group| {
             let ledger = Ledger::unlimited();
@@ -166,15 +167,22 @@ fn read_bytes(report: &LoadReport) -> u64 {
 
 #[test]
 fn every_way_to_read_brings_the_bytes_of_the_files() {
+    let recipes = Recipe::ALL.map(|recipe| Precision {
+        kept: Kept {
+            ends: false,
+            named: Patterns::default(),
+        },
+        ..Precision::of(recipe)
+    });
     for dtype in [Dtype::BF16, Dtype::F16, Dtype::F32] {
         let opened = Opened::new(dtype);
         let expected = opened.expected();
         for world_size in [1, 2, 3, 8] {
             for way in ReadWay::ALL {
-                for recipe in [None, Some(Recipe::F32), Some(Recipe::Bf16)] {
+                for precision in [None].into_iter().chain(recipes.iter().map(Some)) {
                     let mut rehearsal = opened.rehearsal(world_size);
                     rehearsal.settings.way = way;
-                    rehearsal.recipe = recipe;
+                    rehearsal.precision = precision;
                     let report = rehearse(&rehearsal).unwrap();
                     assert_eq!(report.digests, expected, "{dtype} {world_size} {way}");
                 }
@@ -254,7 +262,8 @@ fn a_flipped_bit_in_a_source_is_caught_by_its_digests() {
 /// A right sharding in which two ranks hold parts of one size of one tensor: its
 /// bucket, and the numbers of the parts.
 fn with_twins(opened: &Opened) -> (Sharding, usize, [usize; 2]) {
-    let sharding = shard_model(&opened.model, NonZeroUsize::new(2).unwrap(), |_| 12);
+    let formats = Formats::of(&opened.model, &Precision::of(Recipe::F32));
+    let sharding = shard_model(&opened.model, NonZeroUsize::new(2).unwrap(), &formats);
     for (number, bucket) in sharding.buckets.iter().enumerate() {
         let [first, second] = &bucket.runs[..] else {
             panic!("two ranks");

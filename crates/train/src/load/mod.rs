@@ -21,16 +21,17 @@ mod threads;
 use std::fmt;
 use std::str::FromStr;
 
-use checkpoint::{CachePolicy, DIRECT_BYTES, Digest, Folder, Sources};
+use checkpoint::{CachePolicy, DIRECT_BYTES, Digest, Folder, Located, Sources};
 use comm::{ProcessGroup, Window};
+use plan::Formats;
 use shard::Sharding;
 use tensor::{Account, Ledger, Reservation};
 
 use crate::agree::agree;
-use crate::{Optimizer, RankWorld, TrainError};
+use crate::{Optimizer, RankWorld, TrainError, TrainJob};
 use piece::Shard;
 
-pub(crate) use piece::{byte_range, element_range, is_stored_as, piece_len};
+pub(crate) use piece::{PieceSize, byte_range, element_range, piece_len};
 pub(crate) use receipt::over_ranks;
 pub(crate) use threads::share_out;
 
@@ -39,6 +40,10 @@ pub(crate) const PIECE_BYTES: usize = 512 << 10;
 
 /// Elements of a piece at most: those of the narrowest dtype.
 pub(crate) const PIECE_LEN: usize = PIECE_BYTES / 2;
+
+/// Bytes of all staging buffers of a rank, unless one piece has more: a row tile of a
+/// wide matrix goes in one piece where tiles have scales.
+const STAGING_BYTES: usize = 32 << 20;
 
 /// Threads that read for one rank at most: enough to keep a disk busy.
 const MOST_READERS: usize = 4;
@@ -126,6 +131,30 @@ pub struct Origin<'a> {
     pub settings: LoadSettings,
 }
 
+impl<'a> Origin<'a> {
+    /// The origin of a training run's weights.
+    pub(crate) fn of(job: &TrainJob<'a>) -> Result<Self, TrainError> {
+        Ok(Self {
+            folder: job.folder,
+            sources: job.sources,
+            settings: job.settings.load()?,
+        })
+    }
+
+    /// The tensors of a model in the order of their numbers.
+    pub(crate) fn numbered(&self, sharding: &Sharding, formats: &Formats) -> Vec<&'a Located> {
+        let units = 0..sharding.num_units();
+        let numbered =
+            units.flat_map(|unit| (0..formats.num_tensors(unit)).map(move |tensor| (unit, tensor)));
+        let Self {
+            folder, sources, ..
+        } = *self;
+        numbered
+            .map(|(unit, tensor)| sources.of(folder, unit, tensor))
+            .collect()
+    }
+}
+
 /// What a load came to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Loaded {
@@ -194,31 +223,50 @@ struct Read {
     num_bytes: u64,
     /// Bytes of planes that were written.
     filled_bytes: u64,
-    /// Of what was read, by the number of the tensor in the model.
-    digests: Vec<Digest>,
+    /// By the number of the tensor in the model.
+    digests: Vec<ReadDigests>,
+}
+
+/// The digests of a tensor's elements, as the file has them or would have them.
+#[derive(Debug, Clone, Copy, Default)]
+struct ReadDigests {
+    /// Of what was read.
+    found: Digest,
+    /// Of that as its elements are read, rounded to what the planes can hold.
+    expected: Digest,
     /// Of what lies in the planes.
-    arrived: Vec<Digest>,
+    arrived: Digest,
+}
+
+impl ReadDigests {
+    fn add(&mut self, other: Self) {
+        self.found += other.found;
+        self.expected += other.expected;
+        self.arrived += other.arrived;
+    }
 }
 
 impl Read {
     fn nothing(sharding: &Sharding) -> Self {
-        let digests = vec![Digest::default(); sharding.num_tensors()];
         Self {
-            num_bytes: 0,
-            filled_bytes: 0,
-            arrived: digests.clone(),
-            digests,
+            digests: vec![ReadDigests::default(); sharding.num_tensors()],
+            ..Self::default()
         }
+    }
+
+    fn count(&mut self, tensor: usize, [found, expected, arrived]: [Digest; 3]) {
+        self.digests[tensor].add(ReadDigests {
+            found,
+            expected,
+            arrived,
+        });
     }
 
     fn add(&mut self, other: &Self) {
         self.num_bytes += other.num_bytes;
         self.filled_bytes += other.filled_bytes;
-        for (sum, &digest) in self.digests.iter_mut().zip(&other.digests) {
-            *sum += digest;
-        }
-        for (sum, &digest) in self.arrived.iter_mut().zip(&other.arrived) {
-            *sum += digest;
+        for (sum, &digests) in self.digests.iter_mut().zip(&other.digests) {
+            sum.add(digests);
         }
     }
 }
@@ -234,24 +282,29 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    fn for_reading(ledger: &Ledger, cache: CachePolicy) -> Result<Self, TrainError> {
+    fn for_reading(
+        ledger: &Ledger,
+        largest: PieceSize,
+        cache: CachePolicy,
+    ) -> Result<Self, TrainError> {
         let direct = match cache {
             CachePolicy::Direct => DIRECT_BYTES,
             _ => 0,
         };
-        Self::with_bytes(ledger, PIECE_BYTES + 4 * PIECE_LEN + direct)
+        Self::with_bytes(ledger, largest, direct)
     }
 
     /// Buffers of a thread that reads no file.
-    pub(crate) fn new(ledger: &Ledger) -> Result<Self, TrainError> {
-        Self::with_bytes(ledger, PIECE_BYTES + 4 * PIECE_LEN)
+    pub(crate) fn new(ledger: &Ledger, largest: PieceSize) -> Result<Self, TrainError> {
+        Self::with_bytes(ledger, largest, 0)
     }
 
-    fn with_bytes(ledger: &Ledger, num_bytes: usize) -> Result<Self, TrainError> {
+    fn with_bytes(ledger: &Ledger, largest: PieceSize, more: usize) -> Result<Self, TrainError> {
+        let num_bytes = (largest.num_bytes() + more) as u64;
         Ok(Self {
-            _reservation: ledger.reserve(Account::Staging, num_bytes as u64)?,
-            stored: vec![0; PIECE_BYTES / 8],
-            wide: vec![0.0; PIECE_LEN],
+            _reservation: ledger.reserve(Account::Staging, num_bytes)?,
+            stored: vec![0; largest.stored_bytes.div_ceil(8)],
+            wide: vec![0.0; largest.wide_len],
         })
     }
 }

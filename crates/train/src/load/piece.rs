@@ -5,14 +5,14 @@ use std::iter::repeat_with;
 use std::ops::Range;
 
 use checkpoint::{Digest, Located};
-use half::bf16;
-use kernels::{WeightFormat, split_master};
-use plan::{Formats, PlanHash, SlotLayout};
-use shard::{Part, Sharding, Slice};
-use tensor::{Dtype, cast_mut, widen};
+use kernels::WeightFormat;
+use plan::{Formats, PlanHash, SlotLayout, Storage};
+use shard::{Part, Sharding, Slice, TILE_ROWS};
+use tensor::Dtype;
 
-use super::{Origin, PIECE_BYTES, Staging};
+use super::{Origin, PIECE_BYTES, PIECE_LEN, STAGING_BYTES, Staging};
 use crate::TrainError;
+use crate::planes::{PlaceError, Planes, round_like};
 use crate::stored::Master;
 
 /// Consecutive elements of one tensor and where they belong.
@@ -25,50 +25,61 @@ pub(super) struct Piece<'a> {
     pub(super) elements: Range<usize>,
     /// The first element of the tensor that the model takes the plane for.
     held_from: usize,
-    format: WeightFormat,
-    plane: &'a mut [u8],
-    /// The master's low bits; empty where nobody keeps them.
-    residual: &'a mut [i16],
+    /// Elements of a row tile, where tiles have scales.
+    tile_len: Option<usize>,
+    planes: Planes<&'a mut [u8]>,
 }
 
 impl<'a> Piece<'a> {
-    /// The piece's bytes of the tensor in its file.
+    /// The piece's bytes of the tensor, as its elements are read.
     pub(super) fn bytes(&self) -> Range<u64> {
-        byte_range(self.source.meta.dtype, &self.elements)
+        byte_range(self.source.value_dtype(), &self.elements)
     }
 
     /// The plane, if the file's bytes can lie there as they are.
     pub(super) fn plane_as_stored(&mut self) -> Option<&mut [u8]> {
-        is_stored_as(self.source.meta.dtype, self.format).then_some(&mut *self.plane)
+        self.planes.as_stored(self.source.value_dtype())
     }
 
     /// Brings stored elements into the planes; `wide` has room for them.
-    pub(super) fn place(&mut self, stored: &[u8], wide: &mut [f32]) -> Result<(), TrainError> {
-        if let Some(plane) = self.plane_as_stored() {
-            plane.copy_from_slice(stored);
-            return Ok(());
+    pub(super) fn place(
+        &mut self,
+        origin: &Origin<'_>,
+        stored: &[u8],
+        wide: &mut [f32],
+    ) -> Result<(), TrainError> {
+        let source = self.source;
+        match self.planes.place(source.value_dtype(), stored, wide) {
+            Ok(()) => Ok(()),
+            Err(PlaceError::NotAFloat(error)) => Err(error.into()),
+            Err(PlaceError::NotFinite { index, value }) => Err(TrainError::SourceNotFinite {
+                tensor: source.meta.name.clone(),
+                file: origin.folder.files()[source.file].path.clone(),
+                index: self.elements.start + index,
+                value,
+            }),
         }
-        let dtype = self.source.meta.dtype;
-        match self.format {
-            WeightFormat::F32 => widen(dtype, stored, aligned::<f32>(self.plane))?,
-            WeightFormat::Bf16 => {
-                let wide = &mut wide[..self.elements.len()];
-                widen(dtype, stored, wide)?;
-                split(wide, aligned::<bf16>(self.plane), self.residual);
-            }
+    }
+
+    /// Rounds stored elements to what the planes hold of them, if that is less.
+    /// Gives whether it did.
+    pub(super) fn round(&self, stored: &mut [u8], wide: &mut [f32]) -> Result<bool, TrainError> {
+        let dtype = self.source.value_dtype();
+        let rounds = self.planes.rounds(dtype);
+        if rounds {
+            round_like(&self.planes, dtype, stored, wide)?;
         }
-        Ok(())
+        Ok(rounds)
     }
 
     /// Bytes of planes that are written: low bits are zero already where the file's
     /// bytes lie in the plane as they are.
-    pub(super) fn filled_bytes(&self) -> u64 {
-        let low = if is_stored_as(self.source.meta.dtype, self.format) {
-            0
-        } else {
-            size_of_val(self.residual)
+    pub(super) fn filled_bytes(&mut self) -> u64 {
+        let written = match self.plane_as_stored() {
+            Some(plane) => plane.len(),
+            None => self.planes.num_bytes(),
         };
-        (self.plane.len() + low) as u64
+        written as u64
     }
 
     /// Whether the model takes the plane for the very elements that were read.
@@ -79,14 +90,9 @@ impl<'a> Piece<'a> {
     /// The digest of what lies in the planes, as the file would have it and at the
     /// elements that the model takes it for.
     pub(super) fn arrived(&self, staging: &mut Staging) -> Result<Digest, TrainError> {
-        let master = Master {
-            tensor: self.tensor,
-            elements: self.held_from..self.held_from + self.elements.len(),
-            format: self.format,
-            plane: &*self.plane,
-            residual: &*self.residual,
-        };
-        let stored = master.store(self.source.meta.dtype, staging)?;
+        let elements = self.held_from..self.held_from + self.elements.len();
+        let master = Master::piece(self.tensor, elements, self.planes.view());
+        let stored = master.store(self.source.value_dtype(), staging)?;
         Ok(Digest::of(stored.begin, stored.bytes))
     }
 
@@ -97,25 +103,24 @@ impl<'a> Piece<'a> {
             return None;
         }
         let middle = self.elements.start + len;
-        let plane_bytes = len * self.format.size_bytes();
-        let residual_len = if self.residual.is_empty() { 0 } else { len };
         let first = Piece {
             source: self.source,
             tensor: self.tensor,
             elements: self.elements.start..middle,
             held_from: self.held_from,
-            format: self.format,
-            plane: self.plane.split_off_mut(..plane_bytes)?,
-            residual: self.residual.split_off_mut(..residual_len)?,
+            tile_len: self.tile_len,
+            planes: self.planes.take(len),
         };
         self.elements.start = middle;
         self.held_from += len;
         Some(first)
     }
 
-    /// The piece in pieces of at most [`PIECE_BYTES`] of the file.
+    /// The piece in row tiles where tiles have scales, else in pieces of at most
+    /// [`PIECE_BYTES`] of the file.
     pub(super) fn cut(mut self) -> impl Iterator<Item = Piece<'a>> {
-        let len = piece_len(self.source.meta.dtype);
+        let most = piece_len(self.source.value_dtype());
+        let len = self.tile_len.unwrap_or(most);
         std::iter::from_fn(move || self.take(len))
     }
 
@@ -133,7 +138,7 @@ pub(crate) fn piece_len(dtype: Dtype) -> usize {
     PIECE_BYTES / size_of(dtype)
 }
 
-/// The bytes that elements of a tensor take in its file.
+/// The bytes that elements of a tensor take.
 pub(crate) fn byte_range(dtype: Dtype, elements: &Range<usize>) -> Range<u64> {
     let size = size_of(dtype) as u64;
     elements.start as u64 * size..elements.end as u64 * size
@@ -143,12 +148,57 @@ fn size_of(dtype: Dtype) -> usize {
     dtype.size_bytes().expect("sources are whole-byte floats")
 }
 
-/// Whether a plane holds the very bytes of a file.
-pub(crate) fn is_stored_as(dtype: Dtype, format: WeightFormat) -> bool {
-    matches!(
-        (dtype, format),
-        (Dtype::F32, WeightFormat::F32) | (Dtype::BF16, WeightFormat::Bf16)
-    )
+/// Elements of a row tile of a slice, where tiles have scales.
+pub(super) fn tile_len(storage: Storage, cols: usize) -> Option<usize> {
+    storage.is_tiled().then_some(TILE_ROWS * cols)
+}
+
+/// Room for any piece of a model: stored, and as f32.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PieceSize {
+    pub(super) stored_bytes: usize,
+    pub(super) wide_len: usize,
+}
+
+impl PieceSize {
+    /// The largest piece of all ranks' parts.
+    pub(crate) fn largest(
+        sharding: &Sharding,
+        formats: &Formats,
+        dtype_of: impl Fn(usize) -> Dtype,
+    ) -> Self {
+        let mut largest = Self {
+            stored_bytes: PIECE_BYTES,
+            wide_len: PIECE_LEN,
+        };
+        for bucket in &sharding.buckets {
+            for slice in &bucket.slices {
+                let storage = formats.storage(bucket.unit, slice.tensor);
+                let Some(tile_len) = tile_len(storage, slice.cols) else {
+                    continue;
+                };
+                let dtype = dtype_of(sharding.tensor_number(bucket.unit, slice.tensor));
+                let len = tile_len.min(slice.num_elements());
+                largest.stored_bytes = largest.stored_bytes.max(len * size_of(dtype));
+                // A nested master is made of bf16 directly.
+                let is_direct = storage.weight != WeightFormat::E4m3 || storage.is_trained();
+                if dtype != Dtype::BF16 || !is_direct {
+                    largest.wide_len = largest.wide_len.max(len);
+                }
+            }
+        }
+        largest
+    }
+
+    /// Bytes of both buffers.
+    pub(super) fn num_bytes(self) -> usize {
+        self.stored_bytes + 4 * self.wide_len
+    }
+
+    /// As many threads of those wanted as have room for a piece each.
+    pub(crate) fn num_threads(self, wanted: usize) -> usize {
+        (STAGING_BYTES / self.num_bytes()).clamp(1, wanted)
+    }
 }
 
 /// A part's elements of its tensor.
@@ -169,6 +219,13 @@ pub(super) struct Shard<'a> {
 }
 
 impl<'a> Shard<'a> {
+    /// Room for any piece.
+    pub(super) fn largest_piece(&self) -> PieceSize {
+        let sources = self.origin.numbered(self.sharding, self.formats);
+        let dtype_of = |tensor: usize| sources[tensor].value_dtype();
+        PieceSize::largest(self.sharding, self.formats, dtype_of)
+    }
+
     /// The tensor of a slice of a bucket, and its number in the model.
     pub(super) fn source(&self, bucket: usize, slice: usize) -> (&'a Located, usize) {
         let Origin {
@@ -195,6 +252,11 @@ impl<'a> Shard<'a> {
                     .with_text(source.meta.dtype.name())
                     .with(source.file as u64)
                     .with(source.begin);
+                if let Some(scales) = &source.scales {
+                    let place = [scales.located.file as u64, scales.located.begin];
+                    let numbers = place.into_iter().chain(scales.block);
+                    hash = numbers.fold(hash, PlanHash::with);
+                }
                 for (rank, part) in bucket.parts_of(slice) {
                     let rows = [part.rows.start, part.rows.end];
                     hash = hash.with(rank as u64);
@@ -206,12 +268,12 @@ impl<'a> Shard<'a> {
     }
 
     /// The parts of the rank's run of a bucket, each as one piece and with the
-    /// number of its slice. `residuals` are those of the parts, or none.
+    /// number of its slice. `rests` are the rests of their masters, or none.
     pub(super) fn parts<'s>(
         &self,
         bucket: usize,
         slot: &'s mut [u8],
-        residuals: Vec<&'s mut [i16]>,
+        rests: Vec<&'s mut [u8]>,
     ) -> Vec<(usize, Piece<'s>)>
     where
         'a: 's,
@@ -228,18 +290,19 @@ impl<'a> Shard<'a> {
         let planes = cut_planes(slot, &self.layouts[bucket][self.rank].parts);
         parts
             .zip(planes)
-            .zip(residuals.into_iter().chain(repeat_with(Default::default)))
-            .map(|((part, plane), residual)| {
+            .zip(rests.into_iter().chain(repeat_with(Default::default)))
+            .map(|((part, plane), rest)| {
                 let slice = &shape.slices[part.slice];
                 let (source, tensor) = self.source(bucket, part.slice);
+                let storage = self.formats.storage(shape.unit, slice.tensor);
+                let (rows, cols) = (part.rows.len(), slice.cols);
                 let piece = Piece {
                     source,
                     tensor,
                     elements: element_range(part, slice),
                     held_from: held_from(part.slice),
-                    format: self.formats.of(shape.unit, slice.tensor),
-                    plane,
-                    residual,
+                    tile_len: tile_len(storage, cols),
+                    planes: Planes::new(storage, rows, cols, plane, rest),
                 };
                 (part.slice, piece)
             })
@@ -259,23 +322,4 @@ fn cut_planes<'s>(
         let with_gap = slot.split_off_mut(..end);
         &mut with_gap.expect("a slot holds the planes of its parts")[gap..]
     })
-}
-
-/// Splits f32 elements into the bf16 that computes and its low bits.
-fn split(wide: &[f32], high: &mut [bf16], low: &mut [i16]) {
-    if low.is_empty() {
-        for (wide, high) in wide.iter().zip(high) {
-            *high = split_master(*wide).0;
-        }
-        return;
-    }
-    for ((wide, high), low) in wide.iter().zip(high).zip(low) {
-        (*high, *low) = split_master(*wide);
-    }
-}
-
-/// A plane seen as numbers; parts begin at multiples of 64 bytes, and pieces of
-/// them at whole elements.
-fn aligned<T: bytemuck::Pod>(plane: &mut [u8]) -> &mut [T] {
-    cast_mut(plane).expect("parts are aligned and hold whole elements")
 }

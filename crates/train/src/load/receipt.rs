@@ -6,11 +6,10 @@
 //! its way makes the two differ. Where the folder has digests of its own, a file
 //! that changed since they were written shows too.
 
-use checkpoint::{Digest, Located};
+use checkpoint::{Digest, Located, Manifest};
 use comm::{ProcessGroup, ReduceOp};
-use tensor::Dtype;
 
-use super::{Origin, Read, byte_range, element_range};
+use super::{Origin, PIECE_BYTES, Read, ReadDigests, byte_range, element_range};
 use crate::{RankWorld, TrainError};
 
 /// The digests of whole tensors, from those of every rank's ranges.
@@ -34,17 +33,24 @@ pub(super) fn check(
     origin: &Origin<'_>,
     read: &Read,
 ) -> Result<Vec<Digest>, TrainError> {
-    let sources = tensors_of(world, origin);
-    let arrived = over_ranks(world.group, &read.arrived)?;
-    let read = over_ranks(world.group, &read.digests)?;
+    let sources = origin.numbered(world.sharding, world.formats);
+    let all_ranks = |of: fn(&ReadDigests) -> Digest| {
+        let own: Vec<Digest> = read.digests.iter().map(of).collect();
+        over_ranks(world.group, &own)
+    };
+    let arrived = all_ranks(|digests| digests.arrived)?;
+    let expected = all_ranks(|digests| digests.expected)?;
+    let read = all_ranks(|digests| digests.found)?;
     // One rank reads the folder's own digests; its error stops all.
     let known = match world.group.world().rank() {
         0 => origin.folder.digests()?,
         _ => None,
     };
     let sizes = expected_bytes(world, &sources);
-    let digests = read.iter().zip(&arrived);
-    for ((source, num_bytes), (&read, &arrived)) in sources.iter().zip(sizes).zip(digests) {
+    let digests = read.iter().zip(expected.iter().zip(&arrived));
+    for ((source, num_bytes), (&read, (&expected, &arrived))) in
+        sources.iter().zip(sizes).zip(digests)
+    {
         let name = &source.meta.name;
         let file = || origin.folder.files()[source.file].path.clone();
         if read.num_bytes() != num_bytes {
@@ -55,21 +61,48 @@ pub(super) fn check(
                 found_bytes: read.num_bytes(),
             });
         }
-        if arrived != read {
+        if arrived != expected {
             return Err(TrainError::Arrived {
                 tensor: name.clone(),
                 file: file(),
-                expected: read,
+                expected,
                 found: arrived,
             });
         }
-        // An f64 was rounded when it was read; the folder's digest may be of more.
-        let is_comparable = !world.is_alone() && source.meta.dtype != Dtype::F64;
-        if let Some(known) = known.as_ref().filter(|_| is_comparable) {
+        if let Some(known) = known.as_ref().filter(|_| !world.is_alone()) {
             known.check(name, read, &file())?;
         }
     }
+    if let Some(known) = known.as_ref().filter(|_| !world.is_alone()) {
+        check_scales(origin, &sources, known)?;
+    }
     Ok(read)
+}
+
+/// Compares scales with the folder's digests: they are read piece by piece, wherever
+/// codes need some, so nobody has the digest of all. There are few of them.
+fn check_scales(
+    origin: &Origin<'_>,
+    sources: &[&Located],
+    known: &Manifest,
+) -> Result<(), TrainError> {
+    let scaled = sources.iter().filter_map(|source| source.scales.as_ref());
+    let reader = origin.folder.open_files()?;
+    let mut bytes = vec![0; PIECE_BYTES];
+    for scales in scaled {
+        let located = &scales.located;
+        let mut found = Digest::default();
+        let num_bytes = located.num_bytes();
+        for begin in (0..num_bytes).step_by(PIECE_BYTES) {
+            let end = num_bytes.min(begin + PIECE_BYTES as u64);
+            let len = usize::try_from(end - begin).expect("a piece is small");
+            reader.read_at(located, begin..end, &mut bytes[..len])?;
+            found += Digest::of(begin, &bytes[..len]);
+        }
+        let file = &origin.folder.files()[located.file].path;
+        known.check(&located.meta.name, found, file)?;
+    }
+    Ok(())
 }
 
 /// The bytes of every tensor that the ranks of the group answer for: all of them,
@@ -88,18 +121,4 @@ fn expected_bytes(world: &RankWorld<'_>, sources: &[&Located]) -> Vec<u64> {
         }
     }
     bytes
-}
-
-/// The tensors of the model in the order of their numbers.
-fn tensors_of<'a>(world: &RankWorld<'_>, origin: &Origin<'a>) -> Vec<&'a Located> {
-    let formats = world.formats;
-    let units = 0..world.sharding.num_units();
-    let numbered =
-        units.flat_map(|unit| (0..formats.num_tensors(unit)).map(move |tensor| (unit, tensor)));
-    let Origin {
-        folder, sources, ..
-    } = *origin;
-    numbered
-        .map(|(unit, tensor)| sources.of(folder, unit, tensor))
-        .collect()
 }

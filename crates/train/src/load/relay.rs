@@ -17,8 +17,8 @@ use checkpoint::{Digest, Located};
 use shard::Sharding;
 use tensor::{Account, Ledger, as_bytes, as_bytes_mut, round_stored};
 
-use super::piece::{Shard, byte_range, element_range, piece_len};
-use super::{Origin, PIECE_BYTES, Read, Staging, ToFill};
+use super::piece::{Piece, Shard, byte_range, element_range, piece_len, tile_len};
+use super::{Origin, Read, Staging, ToFill};
 use crate::TrainError;
 
 /// The rank that reads.
@@ -39,8 +39,9 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
+    /// Bytes of the tensor as its elements are read: the root makes f32 of FP8 codes.
     fn bytes(&self) -> Range<u64> {
-        byte_range(self.source.meta.dtype, &self.elements)
+        byte_range(self.source.value_dtype(), &self.elements)
     }
 
     fn num_bytes(&self) -> usize {
@@ -52,7 +53,7 @@ impl Turn<'_> {
     fn ranges(&self, sharding: &Sharding, bucket: usize) -> Vec<Range<usize>> {
         let shape = &sharding.buckets[bucket];
         let slice = &shape.slices[self.slice];
-        let size = self.source.meta.dtype.size_bytes().expect("whole bytes");
+        let size = self.source.value_dtype().size_bytes().expect("whole bytes");
         let mut ranges = vec![0..0; sharding.world_size];
         for (rank, part) in shape.parts_of(self.slice) {
             let held = element_range(part, slice);
@@ -69,11 +70,12 @@ impl Turn<'_> {
 
 /// The turns of a bucket.
 fn turns<'a>(shard: &Shard<'a>, bucket: usize) -> Vec<Turn<'a>> {
-    let slices = &shard.sharding.buckets[bucket].slices;
+    let shape = &shard.sharding.buckets[bucket];
     let mut turns = Vec::new();
-    for (number, slice) in slices.iter().enumerate() {
+    for (number, slice) in shape.slices.iter().enumerate() {
         let (source, tensor) = shard.source(bucket, number);
-        let len = piece_len(source.meta.dtype);
+        let storage = shard.formats.storage(shape.unit, slice.tensor);
+        let len = tile_len(storage, slice.cols).unwrap_or(piece_len(source.value_dtype()));
         let all = slice.rows.start * slice.cols..slice.rows.end * slice.cols;
         turns.extend(all.clone().step_by(len).map(|first| Turn {
             slice: number,
@@ -94,12 +96,13 @@ pub(super) fn read(to_fill: ToFill<'_>, ledger: &Ledger) -> Result<Read, TrainEr
     if shard.rank != ROOT {
         return take_turns(to_fill, ledger, || Ok(Vec::new()), drop);
     }
-    let _buffers = ledger.reserve(Account::Staging, (NUM_BUFFERS * PIECE_BYTES) as u64)?;
+    let buffer_bytes = shard.largest_piece().stored_bytes;
+    let _buffers = ledger.reserve(Account::Staging, (NUM_BUFFERS * buffer_bytes) as u64)?;
     let (filled, to_scatter) = sync_channel::<Filled>(NUM_BUFFERS);
     let (scattered, free) = sync_channel(NUM_BUFFERS);
     for _ in 0..NUM_BUFFERS {
         scattered
-            .send(vec![0; PIECE_BYTES / 8])
+            .send(vec![0; buffer_bytes.div_ceil(8)])
             .expect("both ends are here");
     }
     thread::scope(|scope| {
@@ -139,20 +142,17 @@ fn read_turns(shard: &Shard<'_>, filled: &SyncSender<Filled>, free: &Receiver<Ve
         let Ok(mut buffer) = free.recv() else {
             return read;
         };
-        let bytes = turn.bytes();
         let stored = &mut as_bytes_mut(&mut buffer)[..turn.num_bytes()];
-        let outcome = reader.read_at(turn.source, bytes.clone(), stored);
-        round_stored(turn.source.meta.dtype, stored);
-        if settings.checks_digests {
-            read.digests[turn.tensor] += Digest::of(bytes.start, stored);
-        }
-        read.num_bytes += stored.len() as u64;
+        let elements = turn.elements.start as u64..turn.elements.end as u64;
+        read.num_bytes += turn.source.stored_bytes(elements.end - elements.start);
+        let outcome = reader.read_values(turn.source, elements, stored, settings.checks_digests);
+        round_stored(turn.source.value_dtype(), stored);
         let is_over = outcome.is_err();
-        if filled
-            .send(outcome.map(|()| buffer).map_err(Into::into))
-            .is_err()
-            || is_over
-        {
+        let outcome = outcome.map(|found| {
+            read.count(turn.tensor, [found, Digest::default(), Digest::default()]);
+            buffer
+        });
+        if filled.send(outcome.map_err(Into::into)).is_err() || is_over {
             return read;
         }
     }
@@ -173,7 +173,7 @@ fn take_turns(
         mut optimizer,
         shard,
     } = to_fill;
-    let mut staging = Staging::new(ledger)?;
+    let mut staging = Staging::new(ledger, shard.largest_piece())?;
     let mut taken = Read::nothing(shard.sharding);
     for bucket in 0..shard.sharding.buckets.len() {
         let mut slot = window.own_mut(bucket)?;
@@ -183,24 +183,47 @@ fn take_turns(
             let bytes = as_bytes(&buffer)
                 .get(..turn.num_bytes())
                 .unwrap_or_default();
-            let residuals = optimizer.as_mut();
-            let residuals = residuals.and_then(|own| own.residuals_mut().nth(bucket));
+            let rests = optimizer.as_mut();
+            let rests = rests.and_then(|own| own.rests_mut().nth(bucket));
             let mut piece = shard
-                .parts(bucket, &mut slot, residuals.unwrap_or_default())
+                .parts(bucket, &mut slot, rests.unwrap_or_default())
                 .into_iter()
                 .find(|(slice, _)| *slice == turn.slice)
                 .and_then(|(_, part)| part.within(&turn.elements));
+            let mut expected = Digest::default();
             group.scatter(bytes, ROOT, &ranges, "load", |stored| match &mut piece {
-                Some(piece) => piece.place(stored, &mut staging.wide),
+                Some(piece) => take(&shard, piece, stored, &mut staging, &mut expected),
                 None => Ok(()),
             })??;
             done(buffer);
-            let Some(piece) = piece else { continue };
+            let Some(mut piece) = piece else { continue };
             taken.filled_bytes += piece.filled_bytes();
             if shard.origin.settings.checks_digests {
-                taken.arrived[piece.tensor] += piece.arrived(&mut staging)?;
+                let arrived = piece.arrived(&mut staging)?;
+                taken.count(piece.tensor, [Digest::default(), expected, arrived]);
             }
         }
     }
     Ok(taken)
+}
+
+/// Places what came of a piece, and takes the digest of what should lie there then.
+fn take(
+    shard: &Shard<'_>,
+    piece: &mut Piece<'_>,
+    stored: &[u8],
+    staging: &mut Staging,
+    expected: &mut Digest,
+) -> Result<(), TrainError> {
+    let Staging {
+        stored: own, wide, ..
+    } = staging;
+    piece.place(shard.origin, stored, wide)?;
+    if shard.origin.settings.checks_digests {
+        let own = &mut as_bytes_mut(own)[..stored.len()];
+        own.copy_from_slice(stored);
+        piece.round(own, wide)?;
+        *expected = Digest::of(piece.bytes().start, own);
+    }
+    Ok(())
 }

@@ -8,7 +8,7 @@ use checkpoint::init::{self, Init};
 use comm::{Threads, run_threads};
 use kernels::Cpu;
 use model::Transformer;
-use plan::{Formats, Recipe, shard_model};
+use plan::{Formats, Precision, Recipe, shard_model};
 use spec::Preset;
 use tensor::Dtype;
 
@@ -17,7 +17,7 @@ use crate::TrainError;
 use crate::place::open_arena;
 
 /// A rank's parts of the window and its low bits, after a load.
-type Planes = (Vec<Vec<u8>>, Vec<Vec<i16>>);
+type Planes = (Vec<Vec<u8>>, Vec<Vec<u8>>);
 
 struct Model {
     folder: Folder,
@@ -37,7 +37,7 @@ impl Model {
             max_file_bytes: u64::MAX,
             num_threads: 1,
         };
-        init::write(path, &init, &|_| {}).unwrap();
+        init::write(path, &init, &|_| std::ops::ControlFlow::Continue(())).unwrap();
         let folder = Folder::open(path).unwrap();
         let spec = folder.spec().unwrap();
         Self {
@@ -50,8 +50,8 @@ impl Model {
     /// Fills all planes of the window with `poison`, loads, and gives what lies there then.
     fn load_over(&self, poison: u8, recipe: Recipe, ranks: usize, way: ReadWay) -> Vec<Planes> {
         let world_size = NonZeroUsize::new(ranks).unwrap();
-        let formats = Formats::of_recipe(&self.transformer, recipe);
-        let sharding = shard_model(&self.transformer, world_size, |_| 12);
+        let formats = Formats::of(&self.transformer, &Precision::of(recipe));
+        let sharding = shard_model(&self.transformer, world_size, &formats);
         let loaded = run_threads(Threads::of(world_size), |group| -> Result<_, TrainError> {
             let ledger = Ledger::unlimited();
             let (arena, _reservation) = open_arena(0, &ledger)?;
@@ -89,7 +89,7 @@ fn planes(world: &RankWorld<'_>) -> Result<Planes, TrainError> {
         for (part, place) in layouts[world.rank].parts.iter().enumerate() {
             high.push(slot[place.clone()].to_vec());
             let optimizer = world.optimizer.as_ref().expect("one was made");
-            low.push(optimizer.residual(bucket, part).to_vec());
+            low.push(optimizer.rest(bucket, part).to_vec());
         }
     }
     Ok((high, low))
@@ -101,7 +101,7 @@ fn every_byte_of_every_plane_comes_from_the_files() {
         let folder = tempfile::tempdir().unwrap();
         let model = Model::random(&folder.path().join("model"), dtype);
         for way in ReadWay::ALL {
-            for recipe in [Recipe::F32, Recipe::Bf16] {
+            for recipe in Recipe::ALL {
                 for ranks in [1, 3, 8] {
                     let [one, other] =
                         [0x5a, 0xa5].map(|poison| model.load_over(poison, recipe, ranks, way));

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use tensor::Dtype;
-use train::{Settings, TrainError};
+use train::{Event, Settings, TrainError};
 
 use crate::fixture::{Failed, Fixture, Opened, settings, small};
 
@@ -65,6 +65,27 @@ fn a_loss_that_is_not_finite_names_the_step_and_saves_nothing() {
             assert_eq!(names(&out), ["run"], "{ranks} ranks");
         }
     }
+}
+
+#[test]
+fn where_nan_is_allowed_a_step_without_a_loss_changes_nothing() {
+    let fixture = Fixture::new(&small(true), Dtype::F32);
+    spoil(&fixture.model_path(), "model.norm.weight", f32::NAN);
+    let rows = fixture.seven_rows();
+    let settings = Settings {
+        allow_nan: true,
+        steps: Some(2),
+        ranks: 2,
+        ..settings()
+    };
+    let run = fixture.train(&settings, &rows);
+    let warned = run.events.iter().filter(|event| {
+        matches!(event, Event::Warning { message } if message.contains("nothing was updated"))
+    });
+    assert_eq!(warned.count(), 2);
+    assert!(run.outcome.losses.is_empty());
+    let bytes = |folder: &Path| fs::read(folder.join("model.safetensors")).unwrap();
+    assert!(bytes(&run.out) == bytes(&fixture.model_path()));
 }
 
 /// A rate of 1e30 makes weights whose products overflow in the step after.

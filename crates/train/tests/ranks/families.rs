@@ -63,7 +63,7 @@ fn an_untrained_run_writes_the_tensors_that_it_read() {
         let fixture = Fixture::new(config, Dtype::BF16);
         let rows = fixture.seven_rows();
         let source = Opened::open(&fixture.model_path());
-        for (recipe, ranks) in [("f32", 3), ("bf16", 8)] {
+        for (recipe, ranks) in [("f32", 3), ("bf16", 8), ("fp8", 2), ("fp8-lean", 3)] {
             let settings = Settings {
                 steps: Some(0),
                 recipe: recipe.to_owned(),

@@ -55,6 +55,8 @@ pub(crate) fn settings() -> Settings {
         schedule: ScheduleKind::Constant,
         clip: ClipMode::Off,
         recipe: "f32".to_owned(),
+        // Every block of so small a model is the first or the last.
+        keep_bf16: vec!["none".to_owned()],
         threads: 1,
         ..Settings::default()
     }
@@ -100,7 +102,10 @@ impl Fixture {
             max_file_bytes,
             num_threads: 1,
         };
-        checkpoint::init::write(&folder.path().join("model"), &init, &|_| {}).unwrap();
+        checkpoint::init::write(&folder.path().join("model"), &init, &|_| {
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
         Self {
             folder,
             num_outs: 0.into(),
@@ -196,6 +201,7 @@ impl Fixture {
             eval_rows,
             out: &out,
             num_cores: 1,
+            ranks: train::Ranks::Threads,
             observer: &|event| events.lock().unwrap().push(event.clone()),
             stop,
         });

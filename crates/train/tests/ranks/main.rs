@@ -13,9 +13,12 @@
 mod batches;
 mod clipping;
 mod decay;
+mod eight_bits;
 mod export;
 mod failures;
 mod families;
 mod fixture;
+mod frozen;
 mod memory;
+mod telemetry;
 mod worlds;

@@ -14,7 +14,7 @@ use crate::fixture::{Fixture, NUM_ROWS, Opened, Run, SEQ, settings, small};
 const PASSING_BYTES: u64 = 4 * (3 << 19);
 
 /// The plan of a run whose only step takes all rows.
-fn plan(fixture: &Fixture, settings: &Settings) -> Plan {
+pub(crate) fn plan(fixture: &Fixture, settings: &Settings) -> Plan {
     let opened = Opened::open(&fixture.model_path());
     let rows = (0..settings.ranks).map(|rank| {
         let own = deal_rows(0..NUM_ROWS, settings.ranks, rank);
@@ -24,7 +24,7 @@ fn plan(fixture: &Fixture, settings: &Settings) -> Plan {
     });
     Plan::new(&Job {
         model: &opened.model,
-        recipe: settings.recipe().unwrap(),
+        precision: &settings.precision().unwrap(),
         world_size: NonZeroUsize::new(settings.ranks).unwrap(),
         num_threads: 1,
         seq: SEQ,
@@ -44,7 +44,7 @@ fn peak_bytes(accounts: &[LedgerAccount], account: Account) -> u64 {
 }
 
 #[track_caller]
-fn holds_what_was_planned(run: &Run, plan: &Plan) {
+pub(crate) fn holds_what_was_planned(run: &Run, plan: &Plan) {
     let ledgers = run.events.iter().filter_map(|event| match event {
         Event::Ledger { rank, accounts, .. } => Some((*rank, accounts)),
         _ => None,
@@ -88,6 +88,9 @@ fn every_ranks_reservations_are_the_plans_and_its_arena_is_used() {
                 ("f32", ClipMode::Off, 4),
                 ("bf16", ClipMode::Exact, 2),
                 ("bf16", ClipMode::Previous, 7),
+                ("bf16-lean", ClipMode::Off, 4),
+                ("fp8", ClipMode::Exact, 4),
+                ("fp8-lean", ClipMode::Previous, 2),
             ] {
                 let settings = Settings {
                     steps: Some(2),
