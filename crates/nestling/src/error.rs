@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub enum Error {
     /// The checkpoint cannot be read or written.
     #[error(transparent)]
-    Checkpoint(#[from] checkpoint::CheckpointError),
+    Checkpoint(checkpoint::CheckpointError),
     /// A configuration that is not understood.
     #[error("`{}`", path.display())]
     Config {
@@ -52,6 +52,16 @@ pub enum Error {
         tensor: String,
         /// Its dtype.
         found: tensor::Dtype,
+    },
+    /// A number that no scale can hold, on its way into FP8.
+    #[error("tensor `{tensor}`: element {index} is {value}, which no FP8 block can hold")]
+    NotFinite {
+        /// The tensor.
+        tensor: String,
+        /// Its element.
+        index: u64,
+        /// What it is.
+        value: f32,
     },
     /// A finite number that would become an infinity.
     #[error("tensor `{tensor}` has numbers that are too large for {dtype}")]
@@ -160,6 +170,9 @@ pub enum Error {
     /// The run was asked to stop before its first step.
     #[error("stopped before the first step; nothing is kept")]
     Stopped,
+    /// What was to be written was asked to stop.
+    #[error("stopped; nothing was kept")]
+    StoppedWriting,
     /// Another run writes to the folder.
     #[error("another run is going on in `{}`", out.display())]
     RunGoingOn {
@@ -169,6 +182,15 @@ pub enum Error {
     /// Data and model are both the demo's or both the user's.
     #[error("no data is given: only the model `demo` brings its own")]
     NoData,
+}
+
+impl From<checkpoint::CheckpointError> for Error {
+    fn from(error: checkpoint::CheckpointError) -> Self {
+        match error {
+            checkpoint::CheckpointError::Stopped => Self::StoppedWriting,
+            error => Self::Checkpoint(error),
+        }
+    }
 }
 
 impl From<data::DataError> for Error {

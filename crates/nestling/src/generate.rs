@@ -2,7 +2,7 @@
 
 use data::{Message, Tokenizer, end_ids};
 use model::{Cache, forward_cached};
-use plan::Work;
+use plan::{Precision, Work};
 use train::{Event, Resting, TrainError, with_resting};
 
 use crate::prepare::tokenizer_if_there;
@@ -20,7 +20,7 @@ pub enum Prompt<'a> {
 }
 
 /// How to generate.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct GenerateOptions {
     /// Tokens at most.
     pub max_tokens: usize,
@@ -28,6 +28,8 @@ pub struct GenerateOptions {
     pub sampling: Sampling,
     /// Threads to compute on; 0 is all cores.
     pub threads: usize,
+    /// With one, products are those of training under it.
+    pub precision: Option<Precision>,
 }
 
 /// Why the text ended.
@@ -62,7 +64,7 @@ pub struct Generated {
 pub fn generate<'a>(
     model: impl Into<ModelPath<'a>>,
     prompt: Prompt<'_>,
-    options: GenerateOptions,
+    options: &GenerateOptions,
     on_text: &(dyn Fn(&str) + Sync),
 ) -> Result<Generated, Error> {
     let opened = OpenModel::open(model)?;
@@ -88,7 +90,7 @@ pub fn generate<'a>(
         prompt_tokens: prompt_ids.len(),
         max_tokens: writing.max_len(),
     }];
-    let inference = opened.inference(options.threads);
+    let inference = opened.inference(options.threads, options.precision.as_ref());
     let (answer, memory) = with_resting(&inference, &works, |resting| {
         Ok((writing.write(resting)?, resting.memory()))
     })?;
@@ -125,7 +127,7 @@ struct Writing<'a> {
     tokenizer: Option<&'a Tokenizer>,
     prompt_ids: &'a [u32],
     eos_ids: &'a [u32],
-    options: GenerateOptions,
+    options: &'a GenerateOptions,
     on_text: &'a (dyn Fn(&str) + Sync),
 }
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use checkpoint::OnWritten;
 use serde::Serialize;
 use spec::{ModelSpec, Preset};
 use tensor::Dtype;
@@ -47,13 +48,12 @@ pub fn presets() -> Vec<PresetLine> {
 }
 
 /// Writes a checkpoint of a preset's shape, or of the `config.json` at a path
-/// that ends in `.json`; gives its number of parameters. `on_written` is told the
-/// bytes of each piece.
+/// that ends in `.json`; gives its number of parameters.
 pub fn init(
     preset: &str,
     out: &Path,
     options: InitOptions,
-    on_written: &(dyn Fn(u64) + Sync),
+    on_written: OnWritten<'_>,
 ) -> Result<u64, Error> {
     let (spec, config_text) = shape(preset)?;
     checkpoint::check_out_dir(out)?;

@@ -15,8 +15,22 @@ pub struct TensorLine {
     pub dtype: String,
     /// Its dimensions.
     pub shape: Vec<u64>,
-    /// Its bytes.
+    /// Its bytes and those of its scales.
     pub num_bytes: u64,
+    /// Its scales, where it is FP8 codes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scales: Option<ScalesLine>,
+}
+
+/// The scales of FP8 codes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ScalesLine {
+    /// Their name.
+    pub name: String,
+    /// Their element type.
+    pub dtype: String,
+    /// Rows and columns that share one.
+    pub block: [u64; 2],
 }
 
 /// One unit and its tensors; a file that is no model is one unit.
@@ -108,11 +122,17 @@ fn unit_line<'a>(name: &str, located: impl Iterator<Item = &'a Located>) -> Unit
     };
     for located in located {
         let meta = &located.meta;
+        let scales = located.scales.as_ref();
         let tensor = TensorLine {
             name: meta.name.clone(),
             dtype: meta.dtype.to_string(),
             shape: meta.shape.dims().to_vec(),
-            num_bytes: meta.num_bytes().expect("the header was checked"),
+            num_bytes: located.num_bytes() + scales.map_or(0, |scales| scales.located.num_bytes()),
+            scales: scales.map(|scales| ScalesLine {
+                name: scales.located.meta.name.clone(),
+                dtype: scales.located.meta.dtype.to_string(),
+                block: scales.block,
+            }),
         };
         line.num_parameters += meta.shape.num_elements().expect("the header was checked");
         line.num_bytes += tensor.num_bytes;

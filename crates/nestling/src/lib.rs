@@ -22,6 +22,7 @@ mod load_report;
 mod logits;
 mod opened;
 mod prepare;
+mod rank_task;
 mod sampling;
 mod settings;
 mod staked;
@@ -29,25 +30,28 @@ mod temporary;
 mod train_model;
 mod verify;
 
-pub use checkpoint::{CachePolicy, FollowLinks, ReadRules, Strictness};
-pub use convert::{ConvertOptions, Converted, ImportFault, Target, convert};
+pub use checkpoint::{CachePolicy, FollowLinks, OnWritten, ReadRules, Strictness};
+pub use comm::kill_ranks;
+pub use convert::{ConvertOptions, Converted, ConvertedMatrix, ImportFault, Target, convert};
 pub use error::Error;
-pub use evaluate::{EvalReport, evaluate};
+pub use evaluate::{EvalOptions, EvalReport, evaluate};
 pub use generate::{Finish, GenerateOptions, Generated, Prompt, generate};
 pub use init::{InitOptions, PresetLine, init, presets};
-pub use inspect::{Inspection, TensorLine, UnitLine, inspect};
+pub use inspect::{Inspection, ScalesLine, TensorLine, UnitLine, inspect};
 pub use load_report::{LoadOptions, load_report};
 pub use logits::{Logits, logits};
 pub use opened::{DEMO, ModelPath, OpenModel, left_out};
+pub use plan::Precision;
 pub use prepare::show_sample;
+pub use rank_task::train_as_rank;
 pub use sampling::Sampling;
 pub use settings::{SettingsTable, read_settings, settings_to_toml};
 pub use staked::check_out;
 pub use temporary::discard_temporary;
 pub use tensor::Dtype;
 pub use train::{
-    Event, LedgerAccount, LoadReport, Outcome, PhaseRecord, RankLoad, RankOutcome, ReadWay,
-    Settings, StepRecord, TrainError,
+    Event, LedgerAccount, LoadReport, MatrixRecord, Outcome, PhaseRecord, RankLoad, RankOutcome,
+    ReadWay, Settings, StepRecord, TrainError,
 };
 pub use train_model::{
     DEMO_ANSWER_TOKENS, TrainOptions, demo_questions, demo_settings, discard_staged, train_model,

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use checkpoint::CachePolicy;
-use train::{LoadReport, LoadSettings, ReadWay, Rehearsal, TrainError, rehearse};
+use train::{LoadReport, LoadSettings, ReadWay, Rehearsal, Settings, TrainError, rehearse};
 
 use crate::{Error, ModelPath, OpenModel};
 
@@ -46,16 +46,22 @@ pub fn load_report<'a>(
         return Err(Error::ReadsAlone { way: options.way });
     }
     let opened = OpenModel::open(model)?;
-    let recipe = options.recipe.as_deref().map(str::parse).transpose();
+    let precision = options.recipe.as_ref().map(|recipe| {
+        let settings = Settings {
+            recipe: recipe.clone(),
+            ..Settings::default()
+        };
+        settings.precision().map_err(TrainError::from)
+    });
+    let precision = precision.transpose()?;
     let rehearsal = Rehearsal {
-        model: opened.inference(1),
+        model: opened.inference(1, None),
         settings: LoadSettings {
             way: options.way,
             cache: options.cache,
             checks_digests: options.digests,
         },
-        recipe: recipe
-            .map_err(|error| TrainError::Settings(train::SettingsError::Recipe(error)))?,
+        precision: precision.as_ref(),
         world_size: options.world_size,
         as_rank: options.as_rank,
     };

@@ -2,7 +2,7 @@
 
 use kernels::Device;
 use model::MicroBatch;
-use plan::Work;
+use plan::{Precision, Work};
 use train::with_model;
 
 use crate::{Error, ModelPath, OpenModel};
@@ -18,11 +18,13 @@ pub struct Logits {
     pub values: Vec<f32>,
 }
 
-/// Computes the logits of every position of `ids`.
+/// Computes the logits of every position of `ids`; with a precision, by the products
+/// of training under it.
 pub fn logits<'a>(
     model: impl Into<ModelPath<'a>>,
     ids: &[u32],
     threads: usize,
+    precision: Option<&Precision>,
 ) -> Result<Logits, Error> {
     let opened = OpenModel::open(model)?;
     if ids.is_empty() {
@@ -39,7 +41,8 @@ pub fn logits<'a>(
     let (rows, cols) = (ids.len(), opened.model.spec.vocab);
     let batch = MicroBatch::new(rows, ids.to_vec(), vec![kernels::IGNORED; rows]);
     let works = [Work::Logits { num_tokens: rows }];
-    let values = with_model(&opened.inference(threads), &works, |device, world| {
+    let inference = opened.inference(threads, precision);
+    let values = with_model(&inference, &works, |device, world| {
         let mut values = vec![0.0; rows * cols];
         model::logits(
             device,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use checkpoint::{Folder, ReadRules, Sources};
 use data::Tokenizer;
 use model::Transformer;
+use plan::Precision;
 use tempfile::TempDir;
 use train::InferenceModel;
 
@@ -99,9 +100,15 @@ impl OpenModel {
         Ok(Tokenizer::from_folder(self.folder.path())?)
     }
 
-    /// The model as it is read for inference.
-    pub(crate) fn inference(&self, threads: usize) -> InferenceModel<'_> {
+    /// The model as it is read for inference; with a precision its products are those
+    /// of training under it.
+    pub(crate) fn inference<'a>(
+        &'a self,
+        threads: usize,
+        precision: Option<&'a Precision>,
+    ) -> InferenceModel<'a> {
         InferenceModel {
+            precision,
             folder: &self.folder,
             sources: &self.sources,
             model: &self.model,

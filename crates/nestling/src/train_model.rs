@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use train::{Event, Observer, Outcome, Settings, TrainJob};
+use train::{Event, Observer, Outcome, Ranks, Settings, TrainJob};
 
 use crate::opened::{num_cores, run_path};
 use crate::prepare::prepare_unless;
+use crate::rank_task::RankTask;
 use crate::settings::settings_to_toml;
 use crate::staked::{Staked, check_out};
 use crate::{DEMO, Error, ModelPath, OpenModel};
@@ -29,6 +31,10 @@ pub struct TrainOptions<'a> {
     pub out: &'a Path,
     /// The settings.
     pub settings: &'a Settings,
+    /// A program that runs a rank when it is called as `PROGRAM rank TASK` (it hands
+    /// TASK to [`crate::train_as_rank`]): each rank is then a process of its own.
+    /// None for threads of this process.
+    pub program: Option<&'a Path>,
     /// Whoever watches.
     pub observer: Observer<'a>,
     /// Set from outside to end the run at the next step boundary.
@@ -72,10 +78,21 @@ pub fn demo_questions() -> Vec<&'static str> {
 
 /// Removes the unfinished files of a run that is about to be ended by force.
 pub fn discard_staged(out: &Path) {
-    // What cannot be removed stays: there is nobody left to tell.
-    drop(checkpoint::discard_staged(out));
+    discard_saving(out);
     for rows in [ROWS, EVAL_ROWS] {
         drop(fs::remove_file(run_path(out, rows)));
+    }
+}
+
+/// Removes the files of saves that were under way, of the model and of checkpoints.
+/// What cannot be removed stays: there is nobody left to tell.
+fn discard_saving(out: &Path) {
+    drop(checkpoint::discard_staged(out));
+    let steps = fs::read_dir(out.join("checkpoints"));
+    for step in steps.into_iter().flatten().flatten() {
+        drop(checkpoint::discard_staged(&step.path()));
+        // Fails unless empty, as it should.
+        drop(fs::remove_dir(step.path()));
     }
 }
 
@@ -115,6 +132,16 @@ fn prepare_and_run(options: &TrainOptions<'_>, opened: &OpenModel) -> Result<Out
     if let Some(eval) = &data.eval {
         prepare_unless(stop, opened, eval, how, &eval_rows)?;
     }
+    let command = |world| {
+        let mut command = Command::new(options.program.unwrap_or(Path::new("")));
+        let task = RankTask::new(world, options, opened, [&rows, &eval_rows], &data);
+        command.arg("rank").arg(task.to_text());
+        command
+    };
+    let ranks = match options.program {
+        Some(_) => Ranks::Processes(&command),
+        None => Ranks::Threads,
+    };
     let outcome = train::run(&TrainJob {
         folder: &opened.folder,
         sources: &opened.sources,
@@ -124,6 +151,7 @@ fn prepare_and_run(options: &TrainOptions<'_>, opened: &OpenModel) -> Result<Out
         eval_rows: data.eval.is_some().then_some(eval_rows.as_path()),
         out,
         num_cores: num_cores(),
+        ranks,
         observer: options.observer,
         stop: options.stop,
     })?;
@@ -146,6 +174,8 @@ impl Leftovers<'_> {
     /// stopped before its first step. What cannot be removed stays: the error that
     /// led here is the one to report.
     fn clear(&self, error: &Error) {
+        // A rank that was killed has removed nothing.
+        discard_saving(self.out);
         for rows in [ROWS, EVAL_ROWS] {
             drop(fs::remove_file(run_path(self.out, rows)));
         }
@@ -161,9 +191,9 @@ impl Leftovers<'_> {
 }
 
 /// The data files of a run.
-struct Inputs {
+pub(crate) struct Inputs {
     train: PathBuf,
-    eval: Option<PathBuf>,
+    pub(crate) eval: Option<PathBuf>,
 }
 
 impl Inputs {
@@ -192,4 +222,23 @@ impl Inputs {
 
 fn write(path: &Path, text: &str) -> Result<(), Error> {
     fs::write(path, text).map_err(Error::file("write", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn saves_under_way_are_removed_and_whole_checkpoints_stay() {
+        let out = tempfile::TempDir::new().unwrap();
+        let step = |number: u64| out.path().join(format!("checkpoints/step-{number}"));
+        for folder in [out.path().join(".saving"), step(4).join(".saving"), step(2)] {
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("config.json"), "{}").unwrap();
+        }
+        discard_staged(out.path());
+        assert!(!out.path().join(".saving").exists());
+        assert!(!step(4).exists());
+        assert!(step(2).join("config.json").exists());
+    }
 }

@@ -18,7 +18,7 @@ fn golden(name: &str) -> PathBuf {
         .join(name)
 }
 
-fn options(target: Target) -> ConvertOptions<'static> {
+fn options(target: Target<'_>) -> ConvertOptions<'_> {
     ConvertOptions {
         target,
         max_file_bytes: u64::MAX,
@@ -27,13 +27,15 @@ fn options(target: Target) -> ConvertOptions<'static> {
     }
 }
 
-fn try_convert(model: &Path, out: &Path, target: Target) -> Result<Converted, Error> {
-    convert(model, out, &options(target), &|_| {})
+fn try_convert(model: &Path, out: &Path, target: Target<'_>) -> Result<Converted, Error> {
+    convert(model, out, &options(target), &|_| {
+        std::ops::ControlFlow::Continue(())
+    })
 }
 
 /// The folder that a model becomes.
 #[track_caller]
-fn converted(model: &Path, target: Target) -> TempDir {
+fn converted(model: &Path, target: Target<'_>) -> TempDir {
     let out = tempfile::tempdir().unwrap();
     try_convert(model, out.path(), target).unwrap();
     out
@@ -208,7 +210,10 @@ fn a_tokenizer_can_come_from_a_folder() {
         tokenizer: Some(demo.path()),
         ..options(Target::Source)
     };
-    convert(&golden("tiny.gguf"), out.path(), &options, &|_| {}).unwrap();
+    convert(&golden("tiny.gguf"), out.path(), &options, &|_| {
+        std::ops::ControlFlow::Continue(())
+    })
+    .unwrap();
     let bytes = |folder: &Path| fs::read(folder.join("tokenizer.json")).unwrap();
     assert!(bytes(out.path()) == bytes(demo.path()));
 }
@@ -222,7 +227,10 @@ fn tiny(dtype: Dtype, max_file_bytes: u64) -> TempDir {
         sparse: false,
         max_file_bytes,
     };
-    init("tiny", model.path(), options, &|_| {}).unwrap();
+    init("tiny", model.path(), options, &|_| {
+        std::ops::ControlFlow::Continue(())
+    })
+    .unwrap();
     model
 }
 

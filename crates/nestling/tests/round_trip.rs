@@ -4,7 +4,9 @@ use std::fs;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-use nestling::{Dtype, Event, InitOptions, Settings, TrainOptions, evaluate, init, train_model};
+use nestling::{
+    Dtype, EvalOptions, Event, InitOptions, Settings, TrainOptions, evaluate, init, train_model,
+};
 
 const SEQ: usize = 32;
 
@@ -24,7 +26,10 @@ fn the_last_evaluation_of_a_run_is_the_evaluation_of_its_result() {
         sparse: false,
         max_file_bytes: u64::MAX,
     };
-    let num_parameters = init("tiny", &model, options, &|_| {}).unwrap();
+    let num_parameters = init("tiny", &model, options, &|_| {
+        std::ops::ControlFlow::Continue(())
+    })
+    .unwrap();
     let lines = (0..5).map(|row| {
         let ids: Vec<_> = (0..SEQ).map(|at| (row * 31 + at % 7 * 13) % 512).collect();
         format!("{{\"input_ids\": {ids:?}}}\n")
@@ -47,6 +52,7 @@ fn the_last_evaluation_of_a_run_is_the_evaluation_of_its_result() {
         data: Some(&data),
         out: &out,
         settings: &settings,
+        program: None,
         observer: &|event| events.lock().unwrap().push(event.clone()),
         stop: &AtomicBool::new(false),
     })
@@ -57,7 +63,12 @@ fn the_last_evaluation_of_a_run_is_the_evaluation_of_its_result() {
     assert!(after < before - 0.1, "it learns: {before} {after}");
 
     for (path, expected) in [(&model, before), (&out, after)] {
-        let report = evaluate(path, &data, SEQ, 1, &|_, _| {}).unwrap();
+        let options = EvalOptions {
+            seq: SEQ,
+            threads: 1,
+            precision: None,
+        };
+        let report = evaluate(path, &data, options, &|_, _| {}).unwrap();
         assert_eq!((report.num_rows, report.num_targets), (5, 5 * 31));
         let off = (report.loss / expected - 1.0).abs();
         assert!(

@@ -117,6 +117,9 @@ pub enum ImportFault {
         /// The file's.
         found: Shape,
     },
+    /// A GGUF file is not quantized again on its way.
+    #[error("it cannot become FP8 at once: convert it to bf16, and the folder to fp8")]
+    NotToFp8,
     /// Rotary factors that no known rule gives.
     #[error(
         "the factors of `rope_freqs.weight` are not those of the llama3 rule with its usual constants"

@@ -53,7 +53,7 @@ pub(super) fn dtype_name(dtype: Dtype) -> &'static str {
 
 /// A config with the dtype under the names it has there; without one it gets the
 /// name that every reader knows. What is no JSON object stays as it is.
-pub(super) fn with_dtype(config: &str, target: Target) -> String {
+pub(super) fn with_dtype(config: &str, target: Target<'_>) -> String {
     let Target::Dtype(dtype) = target else {
         return config.to_owned();
     };

@@ -34,6 +34,9 @@ impl Import {
         let dtype = match options.target {
             Target::Source => tensors::natural_dtype(file.tensors()),
             Target::Dtype(dtype) => dtype,
+            Target::Fp8(_) => {
+                return Err(refuse(ImportFault::NotToFp8));
+            }
         };
         let decided = decide(&file, factors.as_deref(), dtype).map_err(refuse)?;
         let mut texts = vec![

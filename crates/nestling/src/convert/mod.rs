@@ -2,8 +2,9 @@
 //! where it was a GGUF file.
 //!
 //! ```text
-//! folder      tensors keep their names; floats are cast to the target's dtype;
-//!             config.json gets its dtype, all other files are copied
+//! folder      tensors keep their names; floats are cast to the target's dtype, or
+//!             matrices become FP8 codes with a scale for each block; config.json says
+//!             so, all other files are copied
 //! GGUF file   metadata -> config.json, tokenizer.json and its companions
 //!             blocks -> floats under the names of the family, rows of queries
 //!             and keys put back into halves
@@ -16,13 +17,19 @@ mod files;
 mod gguf;
 mod gguf_config;
 mod keys;
+mod quantize;
 mod stream;
 mod tensors;
 mod tokenizer;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use checkpoint::{ExportPlan, Folder, MANIFEST_NAME, Manifest, Staging, check_out_dir};
+use checkpoint::{
+    ExportPlan, Folder, Located, MANIFEST_NAME, Manifest, OnWritten, Staging, check_out_dir,
+};
+use model::Transformer;
+use plan::{Choice, Precision};
 use serde::Serialize;
 use tensor::{Dtype, Ledger, TensorMeta};
 
@@ -30,6 +37,7 @@ use crate::opened::num_cores;
 use crate::{DEMO, Error, OpenModel};
 
 pub use fault::ImportFault;
+pub use quantize::ConvertedMatrix;
 
 use stream::{Move, Source, Work};
 
@@ -37,21 +45,24 @@ use stream::{Move, Source, Work};
 const MAX_THREADS: usize = 8;
 
 /// The element type of the weights that [`convert`] writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Target {
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Target<'a> {
     /// That of the source. Of a GGUF file: F32 if any matrix is F32, F16 if all
     /// are, else BF16, which quantised blocks are rounded to.
     #[default]
     Source,
     /// This one: F32, BF16 or F16.
     Dtype(Dtype),
+    /// E4M3 codes and one f32 for each 128 x 128 block, in the matrices that are FP8
+    /// under this precision; all others keep their dtype.
+    Fp8(&'a Precision),
 }
 
 /// What to write.
 #[derive(Debug, Clone, Copy)]
 pub struct ConvertOptions<'a> {
     /// The element type of the weights.
-    pub target: Target,
+    pub target: Target<'a>,
     /// Bytes after which a weight file is followed by the next.
     pub max_file_bytes: u64,
     /// A folder whose tokenizer is copied instead of the one in a GGUF file.
@@ -73,16 +84,19 @@ pub struct Converted {
     pub staging_peak_bytes: u64,
     /// Names of the files beside the weights, in the order of writing.
     pub other_files: Vec<String>,
+    /// Every matrix, where some were to become FP8.
+    pub matrices: Vec<ConvertedMatrix>,
+    /// Elements that are not 0 and became 0 in FP8.
+    pub num_flushed: u64,
 }
 
 /// Writes the checkpoint at `model` (a Hugging Face folder, a GGUF file, or
-/// `demo`) to the folder `out`, which must be empty or not there. `on_written` is
-/// told the bytes of each piece, from any thread.
+/// `demo`) to the folder `out`, which must be empty or not there.
 pub fn convert(
     model: &Path,
     out: &Path,
     options: &ConvertOptions<'_>,
-    on_written: &(dyn Fn(u64) + Sync),
+    on_written: OnWritten<'_>,
 ) -> Result<Converted, Error> {
     if let Target::Dtype(dtype) = options.target {
         check_target(dtype)?;
@@ -110,7 +124,7 @@ fn convert_folder(
     folder: &Folder,
     out: &Path,
     options: &ConvertOptions<'_>,
-    on_written: &(dyn Fn(u64) + Sync),
+    on_written: OnWritten<'_>,
 ) -> Result<Converted, Error> {
     let copied = match options.tokenizer {
         Some(tokenizer) => files::with_tokenizer_of(folder.other_files()?, tokenizer)?,
@@ -118,16 +132,54 @@ fn convert_folder(
     };
     let is_config = |path: &std::path::PathBuf| path.ends_with("config.json");
     let (_config, copied) = copied.into_iter().partition(is_config);
-    let config = folder.config_text()?;
-    let (metas, moves) = tensors::of_folder(folder, options.target)?;
+    let chosen = match options.target {
+        Target::Fp8(precision) => {
+            let spec = folder.spec()?;
+            // Shapes and scales are the model's, or it is refused here.
+            folder.sources(&spec)?;
+            quantize::chosen(&Transformer::new(spec), precision)?
+        }
+        _ => Vec::new(),
+    };
+    let coded = chosen
+        .iter()
+        .filter(|(_, choice, _)| *choice == Choice::Codes);
+    let coded: BTreeSet<&str> = coded.map(|(name, ..)| name.as_str()).collect();
+    let (metas, moves) = tensors::of_folder(folder, options.target, |name| coded.contains(name))?;
+    let without_codes = match options.target {
+        Target::Source => None,
+        _ => folder.config_without_codes()?,
+    };
+    let config = without_codes.map_or_else(|| folder.config_text(), Ok)?;
+    let config = match options.target {
+        Target::Fp8(_) => quantize::with_quantization(&config, &chosen),
+        target => files::with_dtype(&config, target),
+    };
+    let matrices = chosen.iter().map(|(name, choice, _)| {
+        let written = metas.iter().skip_while(|meta| meta.name != *name);
+        let is_fp8 = *choice == Choice::Codes;
+        let written = written.take(if is_fp8 { 2 } else { 1 });
+        ConvertedMatrix {
+            name: name.clone(),
+            is_fp8,
+            choice: choice.to_string(),
+            source_bytes: folder.find(name).map_or(0, Located::num_bytes),
+            num_bytes: written.filter_map(|meta| meta.num_bytes().ok()).sum(),
+        }
+    });
+    let matrices = matrices.collect();
     let contents = Contents {
         source: Source::Folder(folder),
         metas,
         moves,
-        texts: vec![("config.json", files::with_dtype(&config, options.target))],
+        texts: vec![("config.json", config)],
         copied,
     };
-    write(out, &contents, options, on_written)
+    let written = write(out, &contents, options, on_written)?;
+    Ok(Converted {
+        matrices,
+        ..written
+    })
 }
 
 /// All that an output folder shall hold.
@@ -147,7 +199,7 @@ fn write(
     out: &Path,
     contents: &Contents<'_>,
     options: &ConvertOptions<'_>,
-    on_written: &(dyn Fn(u64) + Sync),
+    on_written: OnWritten<'_>,
 ) -> Result<Converted, Error> {
     let plan = ExportPlan::new(&contents.metas, options.max_file_bytes)?;
     let mut staging = Staging::create(out, &plan, &contents.copied)?;
@@ -159,7 +211,7 @@ fn write(
         0 => num_cores(),
         threads => threads,
     };
-    let digests = Work {
+    let (digests, num_flushed) = Work {
         out,
         plan: &plan,
         source: &contents.source,
@@ -181,5 +233,7 @@ fn write(
         num_bytes: plan.total_bytes(),
         staging_peak_bytes: ledger.peak_bytes(),
         other_files: copied.chain(made).collect(),
+        matrices: Vec::new(),
+        num_flushed,
     })
 }

@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 
 use checkpoint::gguf::{GgufFile, GgufReader};
-use checkpoint::{Digest, ExportPlan, Folder, Reader, StagedFiles};
+use checkpoint::{Digest, ExportPlan, Folder, OnWritten, Reader, StagedFiles, unless_stopped};
 use tensor::{Account, Dtype, Ledger, Reservation, as_bytes_mut, narrow, widen};
 
+use super::quantize::{Strip, Strips};
 use crate::Error;
 
 /// Elements of a piece: 1 MiB of f32, and whole blocks of any type.
-const PIECE_LEN: u64 = 1 << 18;
+pub(super) const PIECE_LEN: usize = 1 << 18;
 /// A thread's buffers: as stored, as f32, as written, and a reader's own.
 const BUFFERS: u64 = 4;
 
@@ -58,6 +59,10 @@ pub(super) enum Way {
         /// Rows of a head: `d`.
         head_dim: u64,
     },
+    /// Elements become FP8 codes; their scales are the next tensor of the plan.
+    Quantize(Strips),
+    /// Scales, which are written with their codes.
+    Scales,
 }
 
 impl Move {
@@ -67,18 +72,22 @@ impl Move {
         match self.way {
             Way::Copy { num_bytes } => (1, num_bytes),
             Way::Cast => (1, self.num_elements),
+            Way::Quantize(_) | Way::Scales => (0, 0),
             Way::CastHeads { row_len, .. } => (self.num_elements / row_len.max(1), row_len),
         }
     }
 
     fn piece_len(&self) -> u64 {
         match self.way {
-            Way::Copy { .. } => 4 * PIECE_LEN,
-            _ => PIECE_LEN,
+            Way::Copy { .. } => 4 * PIECE_LEN as u64,
+            _ => PIECE_LEN as u64,
         }
     }
 
     fn num_pieces(&self) -> u64 {
+        if let Way::Quantize(strips) = self.way {
+            return strips.count();
+        }
         let (num_runs, run_len) = self.runs();
         num_runs * run_len.div_ceil(self.piece_len())
     }
@@ -121,12 +130,13 @@ pub(super) struct Work<'a> {
     pub(super) moves: &'a [Move],
     pub(super) ledger: &'a Ledger,
     pub(super) num_threads: usize,
-    pub(super) on_written: &'a (dyn Fn(u64) + Sync),
+    pub(super) on_written: OnWritten<'a>,
 }
 
 impl Work<'_> {
-    /// Writes every tensor; gives the digests of what was written, in the plan's order.
-    pub(super) fn run(&self) -> Result<Vec<Digest>, Error> {
+    /// Writes every tensor; gives the digests of what was written, in the plan's order,
+    /// and how many elements that are not 0 became 0 in FP8.
+    pub(super) fn run(&self) -> Result<(Vec<Digest>, u64), Error> {
         let mut ends = Vec::with_capacity(self.moves.len());
         let mut num_pieces = 0;
         for each in self.moves {
@@ -134,21 +144,23 @@ impl Work<'_> {
             ends.push(num_pieces);
         }
         let next = AtomicU64::new(0);
-        let work = || -> Result<Vec<Digest>, Error> {
+        let work = || -> Result<(Vec<Digest>, u64), Error> {
             let mut porter = Porter::new(self)?;
             loop {
                 let number = next.fetch_add(1, Relaxed);
                 if number >= num_pieces {
                     porter.files.sync()?;
-                    return Ok(porter.digests);
+                    return Ok((porter.digests, porter.num_flushed));
                 }
                 let tensor = ends.partition_point(|&end| end <= number);
                 let before = tensor.checked_sub(1).map_or(0, |before| ends[before]);
-                let piece = self.moves[tensor].piece(number - before);
-                let outcome = porter.carry(tensor, piece);
+                let written = porter.carry(tensor, number - before);
+                let asked = written.and_then(|bytes| {
+                    let asked = (self.on_written)(bytes);
+                    Ok(unless_stopped(asked)?)
+                });
                 // The others stop at their next piece.
-                let written = outcome.inspect_err(|_| next.store(num_pieces, Relaxed))?;
-                (self.on_written)(written);
+                asked.inspect_err(|_| next.store(num_pieces, Relaxed))?;
             }
         };
         thread::scope(|scope| {
@@ -156,13 +168,16 @@ impl Work<'_> {
                 .map(|_| scope.spawn(work))
                 .collect();
             let mut sums = vec![Digest::default(); self.moves.len()];
+            let mut num_flushed = 0;
             for thread in threads {
-                let digests = thread.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+                let (digests, flushed) =
+                    thread.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+                num_flushed += flushed;
                 for (sum, digest) in sums.iter_mut().zip(digests) {
                     *sum += digest;
                 }
             }
-            Ok(sums)
+            Ok((sums, num_flushed))
         })
     }
 }
@@ -177,6 +192,7 @@ struct Porter<'a> {
     written: Vec<f32>,
     /// Of what this thread wrote, in the order of the plan's tensors.
     digests: Vec<Digest>,
+    num_flushed: u64,
     _reservation: Reservation,
 }
 
@@ -187,9 +203,9 @@ enum AnyReader<'a> {
 
 impl<'a> Porter<'a> {
     fn new(work: &'a Work<'a>) -> Result<Self, Error> {
-        let bytes = BUFFERS * GgufReader::MAX_ELEMENT_BYTES * PIECE_LEN;
+        let bytes = BUFFERS * GgufReader::MAX_ELEMENT_BYTES * PIECE_LEN as u64;
         let reservation = work.ledger.reserve(Account::Staging, bytes)?;
-        let buffer = || vec![0.0; usize::try_from(PIECE_LEN).expect("pieces are small")];
+        let buffer = || vec![0.0; PIECE_LEN];
         Ok(Self {
             work,
             reader: match *work.source {
@@ -201,13 +217,18 @@ impl<'a> Porter<'a> {
             wide: buffer(),
             written: buffer(),
             digests: vec![Digest::default(); work.moves.len()],
+            num_flushed: 0,
             _reservation: reservation,
         })
     }
 
-    /// Reads, casts and writes a piece; gives the bytes written.
-    fn carry(&mut self, tensor: usize, piece: Piece) -> Result<u64, Error> {
+    /// Reads, casts and writes a piece of a tensor; gives the bytes written.
+    fn carry(&mut self, tensor: usize, number: u64) -> Result<u64, Error> {
         let each = &self.work.moves[tensor];
+        if let Way::Quantize(strips) = each.way {
+            return self.quantize(tensor, &strips.strip(number));
+        }
+        let piece = each.piece(number);
         let target = &self.work.plan.tensors()[tensor];
         if let Way::Copy { .. } = each.way {
             let bytes = &mut as_bytes_mut(&mut self.stored)[..piece.len];
@@ -234,6 +255,37 @@ impl<'a> Porter<'a> {
         self.digests[tensor] += Digest::of(begin, bytes);
         Ok(bytes.len() as u64)
     }
+
+    /// Writes the codes and the scales of a strip; gives the bytes of both.
+    fn quantize(&mut self, tensor: usize, strip: &Strip) -> Result<u64, Error> {
+        let [codes_to, scales_to] = [tensor, tensor + 1].map(|at| &self.work.plan.tensors()[at]);
+        let source = self.work.moves[tensor].source;
+        let wide = &mut self.wide[..strip.len()];
+        for (begin, place) in strip.runs() {
+            let run = &mut wide[place];
+            self.reader.read(source, begin, &mut self.stored, run)?;
+            if let Some(at) = run.iter().position(|value| !value.is_finite()) {
+                return Err(Error::NotFinite {
+                    tensor: codes_to.meta.name.clone(),
+                    index: begin + at as u64,
+                    value: run[at],
+                });
+            }
+        }
+        let codes = &mut as_bytes_mut(&mut self.written)[..wide.len()];
+        let (mut scales, flushed) = strip.quantize(wide, codes);
+        self.num_flushed += flushed;
+        for (begin, place) in strip.runs() {
+            let run = &codes[place];
+            self.files.write_at(codes_to, begin, run)?;
+            self.digests[tensor] += Digest::of(begin, run);
+        }
+        let begin = 4 * strip.first_scale();
+        let scales = as_bytes_mut(&mut scales);
+        self.files.write_at(scales_to, begin, scales)?;
+        self.digests[tensor + 1] += Digest::of(begin, scales);
+        Ok((codes.len() + scales.len()) as u64)
+    }
 }
 
 impl AnyReader<'_> {
@@ -259,12 +311,11 @@ impl AnyReader<'_> {
             Self::Gguf(file, reader) => Ok(reader.read(&file.tensors()[tensor], from, wide)?),
             Self::Folder(folder, reader) => {
                 let located = &folder.tensors()[tensor];
-                let size = size(located.meta.dtype);
-                let bytes = &mut as_bytes_mut(stored)[..wide.len() * size];
-                let begin = from * size as u64;
-                let range = begin..begin + bytes.len() as u64;
-                reader.read_at(located, range, bytes)?;
-                widen(located.meta.dtype, bytes, wide).expect("only floats are cast");
+                let dtype = located.value_dtype();
+                let bytes = &mut as_bytes_mut(stored)[..wide.len() * size(dtype)];
+                let elements = from..from + wide.len() as u64;
+                reader.read_values(located, elements, bytes, false)?;
+                widen(dtype, bytes, wide).expect("only floats are cast");
                 Ok(())
             }
         }
@@ -318,7 +369,8 @@ mod tests {
 
     #[test]
     fn pieces_cover_a_tensor_once() {
-        for len in [0, 1, PIECE_LEN - 1, PIECE_LEN, PIECE_LEN + 1, 5 * PIECE_LEN] {
+        const LEN: u64 = PIECE_LEN as u64;
+        for len in [0, 1, LEN - 1, LEN, LEN + 1, 5 * LEN] {
             covers(&moved(len, Way::Cast));
             covers(&moved(len, Way::Copy { num_bytes: 2 * len }));
             for (rows, head_dim) in [(8, 4), (6, 6), (2, 2)] {

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use checkpoint::Folder;
 use checkpoint::gguf::{BlockType, GgufFile, GgufTensor};
+use checkpoint::{Folder, Located};
 use spec::ModelSpec;
-use tensor::{Dtype, TensorMeta};
+use tensor::{Dtype, Shape, TensorMeta};
 
+use super::quantize::{SCALES, Strips};
 use super::stream::{Move, Way};
 use super::{ImportFault, Target};
 use crate::Error;
@@ -29,14 +30,48 @@ const IN_BLOCK: [(&str, &str); 9] = [
 /// Factors of the rotary frequencies, which a config says in words.
 pub(super) const ROPE_FACTORS: &str = "rope_freqs.weight";
 
-/// The tensors of a folder under their own names, floats in the target's dtype.
-pub(super) fn of_folder(folder: &Folder, target: Target) -> Result<Moves, Error> {
+/// The tensors of a folder under their own names, floats in the target's dtype, or as
+/// FP8 codes and scales where `is_coded` says so of a name. Codes of the folder become
+/// numbers unless its own dtypes are wanted.
+pub(super) fn of_folder(
+    folder: &Folder,
+    target: Target<'_>,
+    is_coded: impl Fn(&str) -> bool,
+) -> Result<Moves, Error> {
     let mut metas = Vec::new();
     let mut moves = Vec::new();
     for (source, located) in folder.tensors().iter().enumerate() {
+        if target != Target::Source && folder.is_scales(source) {
+            continue;
+        }
+        let num_elements = located.meta.shape.num_elements();
+        let num_elements = num_elements.expect("a located tensor's size was checked");
+        if is_coded(&located.meta.name) {
+            let [codes, scales] = quantized(&located.meta);
+            let &[rows, cols] = codes.shape.dims() else {
+                unreachable!("the model's matrices have two dimensions");
+            };
+            for (meta, way) in [
+                (codes, Way::Quantize(Strips { rows, cols })),
+                (scales, Way::Scales),
+            ] {
+                let num_elements = match way {
+                    Way::Scales => 0,
+                    _ => num_elements,
+                };
+                metas.push(meta);
+                moves.push(Move {
+                    source,
+                    num_elements,
+                    way,
+                });
+            }
+            continue;
+        }
         let found = located.meta.dtype;
         let dtype = match target {
-            Target::Dtype(dtype) if casts(&located.meta)? => dtype,
+            Target::Dtype(dtype) if casts(located)? => dtype,
+            Target::Fp8(_) if located.scales.is_some() => Dtype::BF16,
             _ => found,
         };
         let way = if dtype == found {
@@ -45,10 +80,9 @@ pub(super) fn of_folder(folder: &Folder, target: Target) -> Result<Moves, Error>
         } else {
             Way::Cast
         };
-        let num_elements = located.meta.shape.num_elements();
         moves.push(Move {
             source,
-            num_elements: num_elements.expect("a located tensor's size was checked"),
+            num_elements,
             way,
         });
         metas.push(TensorMeta {
@@ -59,10 +93,27 @@ pub(super) fn of_folder(folder: &Folder, target: Target) -> Result<Moves, Error>
     Ok((metas, moves))
 }
 
+/// A matrix as codes, and the scales of its blocks.
+fn quantized(meta: &TensorMeta) -> [TensorMeta; 2] {
+    let blocks = meta.shape.dims().iter();
+    let blocks: Vec<u64> = blocks.map(|dim| dim.div_ceil(fp8::TILE as u64)).collect();
+    let codes = TensorMeta {
+        dtype: Dtype::F8_E4M3,
+        ..meta.clone()
+    };
+    let scales = TensorMeta {
+        name: format!("{}{SCALES}", meta.name),
+        dtype: Dtype::F32,
+        shape: Shape::new(&blocks),
+    };
+    [codes, scales]
+}
+
 /// Whether a tensor has a dtype to be cast; integers are not, and of floats only
-/// those whose elements stand for themselves.
-fn casts(meta: &TensorMeta) -> Result<bool, Error> {
-    match meta.dtype {
+/// those whose elements stand for themselves or have scales.
+fn casts(located: &Located) -> Result<bool, Error> {
+    let meta = &located.meta;
+    match located.value_dtype() {
         Dtype::F32 | Dtype::BF16 | Dtype::F16 => Ok(true),
         Dtype::Bool
         | Dtype::U8

@@ -7,7 +7,7 @@ use nestling::{Error, OpenModel};
 
 use crate::mentions::mentions;
 use crate::words::Words;
-use crate::{containers, model, samples};
+use crate::{containers, fp8, model, samples};
 
 /// A case of `testdata/cases/`.
 #[derive(Debug)]
@@ -41,6 +41,7 @@ impl Case {
     fn check(&self) {
         let mut words = self.words();
         containers::check(self, &mut words);
+        fp8::check(self, &mut words);
         if let Some(verdict) = words.take::<String>("load") {
             let opened = OpenModel::open(&self.model());
             meets(&verdict, &mut words, opened, |words, opened| {

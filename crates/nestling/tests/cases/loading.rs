@@ -123,7 +123,12 @@ fn a_gemma_is_exact_or_refused_by_name() {
 #[test]
 fn every_case_has_a_test() {
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/cases");
-    let tests = [include_str!("loading.rs"), include_str!("tokenizers.rs")].concat();
+    let tests = [
+        include_str!("loading.rs"),
+        include_str!("tokenizers.rs"),
+        include_str!("fp8.rs"),
+    ]
+    .concat();
     for entry in fs::read_dir(cases).unwrap() {
         let path = entry.unwrap().path();
         let id = path.file_name().unwrap().to_str().unwrap();

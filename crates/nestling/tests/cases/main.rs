@@ -12,6 +12,7 @@
 mod case;
 mod containers;
 mod export;
+mod fp8;
 mod loading;
 mod mentions;
 mod model;

@@ -95,7 +95,7 @@ fn check_ends(case: &Case, words: &mut Words) {
 fn check_logits(case: &Case, forward: &Forward) -> Vec<Vec<f32>> {
     let text = case.read(&forward.logits_file);
     let reference: Vec<Vec<f32>> = serde_json::from_str(&text).unwrap();
-    let found = logits(case.model().as_path(), &forward.ids, 1).unwrap();
+    let found = logits(case.model().as_path(), &forward.ids, 1, None).unwrap();
     assert_eq!(
         (found.rows, found.cols),
         (reference.len(), reference[0].len())
@@ -120,9 +120,10 @@ fn check_generation(case: &Case, ids: &[u32], reference: Option<&[Vec<f32>]>) {
         max_tokens: 2,
         sampling: Sampling::default(),
         threads: 1,
+        precision: None,
     };
     let model = case.model();
-    let generated = generate(model.as_path(), Prompt::Ids(ids), options, &|_| {}).unwrap();
+    let generated = generate(model.as_path(), Prompt::Ids(ids), &options, &|_| {}).unwrap();
     if let Some(last) = reference.and_then(<[Vec<f32>]>::last) {
         let likeliest = last.iter().zip(0..).max_by(|a, b| a.0.total_cmp(b.0));
         let likeliest: Option<u32> = likeliest.map(|(_, token)| token);

@@ -4,8 +4,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 /// Words for people: they say why, or what no program can look for.
-const PROSE: [&str; 10] = [
-    "before", "class", "exit", "id", "must", "must_not", "note", "source", "strict", "summary",
+const PROSE: [&str; 11] = [
+    "before", "class", "exit", "id", "must", "must_not", "note", "rule", "source", "strict",
+    "summary",
 ];
 
 /// The words that are still to be checked.
