@@ -11,6 +11,14 @@ pub(crate) enum CliError {
     /// The operation failed.
     #[error(transparent)]
     Operation(#[from] nestling::Error),
+    /// A flag that means nothing beside another.
+    #[error("`{flag}` is of use only with `{beside}`")]
+    IdleFlag {
+        /// The flag.
+        flag: &'static str,
+        /// What it needs.
+        beside: &'static str,
+    },
     /// Standard output takes no more.
     #[error("cannot write to standard output")]
     Output {
@@ -22,6 +30,12 @@ pub(crate) enum CliError {
     File {
         /// The file.
         path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The program's own file, to start ranks with.
+    #[error("cannot find the program's own file to start ranks with")]
+    Program {
         /// What the system said.
         source: io::Error,
     },

@@ -4,9 +4,11 @@ mod commands;
 mod error;
 mod format;
 mod output;
+mod products;
 mod progress;
 mod reading;
 mod signals;
+mod stop;
 mod tables;
 mod values;
 

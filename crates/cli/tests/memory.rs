@@ -171,6 +171,9 @@ fn three_ranks_together_hold_what_was_planned_for_them() {
             "3",
             "--ranks",
             "3",
+            // The kernel's figures are of a process: here that of all ranks.
+            "--rank-mode",
+            "threads",
             "--steps",
             "2",
         ]);
@@ -232,6 +235,38 @@ fn a_world_holds_little_beside_its_shards_however_it_reads() {
     }
 }
 
+/// Parameters of the 1.1B shape, all of whose tensors are in one file.
+const NUM_PARAMETERS_1B: f64 = 1_100_048_384.0;
+
+/// Code, residual, moments and their scales; the first and last block and the tables
+/// have no codes and cost the same.
+const LEAN_BYTES_PER_PARAMETER: f64 = 4.07;
+
+/// The rest of a run in `fp8-lean` on the 1.1B shape: activations of 512 tokens, one
+/// block's gradient in f32, logits, the program.
+const LEAN_REST_MIB: f64 = 600.0;
+
+#[test]
+fn the_1b_shape_becomes_fp8_while_it_loads_and_trains_in_four_bytes_a_parameter() {
+    let place = Place::new("1b", 32_000, 512, 1);
+    let model = place.path("model");
+    let inspect = ["inspect", &model, "--load", "--json", "--cache", "drop"];
+    for recipe in ["fp8", "fp8-lean"] {
+        let report = nestling(&[&inspect[..], &["--recipe", recipe]].concat());
+        let report: Value = serde_json::from_str(&report).unwrap();
+        let overhead = report["overhead_mib"].as_f64().unwrap();
+        println!("{recipe}: {overhead:.1} MiB beside the planes");
+        assert!(overhead < LOAD_OVERHEAD_MIB, "{recipe}: {report}");
+    }
+    let lean = ["--recipe", "fp8-lean", "--clip", "previous"];
+    let one_step = ["--global-batch", "1", "--steps", "1"];
+    let events = place.train(&[&lean[..], &one_step].concat());
+    let budget = LEAN_BYTES_PER_PARAMETER * NUM_PARAMETERS_1B / MIB + LEAN_REST_MIB;
+    let peak = peak_mib(&events);
+    println!("peak {peak:.1} of {budget:.1} MiB");
+    assert!(peak <= budget, "{peak:.1} of {budget:.1} MiB");
+}
+
 /// A GGUF file whose tensors are holes: `Q8_0` blocks of zeros.
 fn sparse_gguf(path: &Path, vocab: u64) {
     let (hidden, blocks) = (256, |len: u64| len / 32 * 34);
@@ -289,6 +324,31 @@ fn sparse_gguf(path: &Path, vocab: u64) {
     fs::write(path, bytes).unwrap();
     let file = fs::OpenOptions::new().write(true).open(path).unwrap();
     file.set_len(data_begin + offset).unwrap();
+}
+
+/// One block with matrices of 160,000 rows and of 160,000 columns, 78 MiB each in bf16.
+const WIDE: &str = r#"{
+  "model_type": "llama", "hidden_act": "silu", "hidden_size": 256,
+  "intermediate_size": 160000, "num_attention_heads": 2, "num_hidden_layers": 1,
+  "vocab_size": 64, "max_position_embeddings": 64, "rms_norm_eps": 1e-5
+}"#;
+
+#[test]
+fn a_conversion_to_fp8_and_back_holds_no_matrix_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::write(path("wide.json"), WIDE).unwrap();
+    nestling(&[
+        "init",
+        &path("wide.json"),
+        "--sparse",
+        "--out",
+        &path("model"),
+    ]);
+    convert_within_limit(&path("model"), &path("fp8"), "--to fp8 --keep-bf16 none");
+    let codes = fs::metadata(path("fp8/model.safetensors")).unwrap();
+    assert!(codes.len() > 3 * 160_000 * 256);
+    convert_within_limit(&path("fp8"), &path("bf16"), "--to bf16");
 }
 
 /// Runs `convert` with two threads in a process to which the kernel gives no more

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use nestling::{EvalReport, evaluate};
+use nestling::{EvalOptions, EvalReport, evaluate};
 use serde_json::json;
 
 use crate::error::CliError;
 use crate::format::{Align, count, counted, table};
 use crate::output::{print, print_json};
+use crate::products::Products;
 use crate::progress;
 use crate::reading::Reading;
 use crate::values;
@@ -29,17 +30,23 @@ pub(crate) struct Eval {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    products: Products,
+    #[command(flatten)]
     reading: Reading,
 }
 
 impl Eval {
     pub(crate) fn run(self) -> Result<(), CliError> {
+        let precision = self.products.precision()?;
         let bar = progress::counter("rows", 0);
         let report = evaluate(
             self.reading.noted(&self.model)?,
             &self.data,
-            self.seq,
-            self.threads,
+            EvalOptions {
+                seq: self.seq,
+                threads: self.threads,
+                precision: precision.as_ref(),
+            },
             &|row, rows| {
                 bar.set_length(rows);
                 bar.set_position(row);

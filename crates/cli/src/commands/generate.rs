@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::error::CliError;
 use crate::output::{note, print, print_json, write_now};
+use crate::products::Products;
 use crate::progress;
 use crate::reading::Reading;
 use crate::tables::ledger_table;
@@ -54,6 +55,8 @@ pub(crate) struct Generate {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    products: Products,
+    #[command(flatten)]
     reading: Reading,
 }
 
@@ -71,7 +74,7 @@ impl Generate {
                 failed.get_or_insert(CliError::Output { source });
             }
         };
-        let generated = generate(model, self.beginning(), self.options(), &say)?;
+        let generated = generate(model, self.beginning(), &self.options()?, &say)?;
         spinner.finish_and_clear();
         if self.json {
             return print_json(&json!({
@@ -107,8 +110,8 @@ impl Generate {
         }
     }
 
-    fn options(&self) -> GenerateOptions {
-        GenerateOptions {
+    fn options(&self) -> Result<GenerateOptions, CliError> {
+        Ok(GenerateOptions {
             max_tokens: self.max_tokens,
             sampling: Sampling {
                 temperature: self.temperature,
@@ -117,7 +120,8 @@ impl Generate {
                 seed: self.seed,
             },
             threads: self.threads,
-        }
+            precision: self.products.precision()?,
+        })
     }
 }
 

@@ -1,14 +1,16 @@
 //! `nestling init`: random checkpoints of known shapes.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use nestling::{Dtype, InitOptions, PresetLine, init, presets};
+use nestling::{Dtype, Error, InitOptions, PresetLine, init, presets};
 use serde_json::json;
 
 use crate::error::CliError;
 use crate::format::{Align, count, counted, size, table};
 use crate::output::{print, print_json};
 use crate::progress;
+use crate::stop::Stop;
 
 /// Write a random checkpoint of a known shape.
 #[derive(Debug, clap::Args)]
@@ -65,29 +67,39 @@ impl WeightDtype {
 }
 
 impl Init {
-    pub(crate) fn run(self) -> Result<(), CliError> {
+    pub(crate) fn run(self) -> Result<ExitCode, CliError> {
         match (&self.preset, &self.out) {
-            (Some(preset), Some(out)) if !self.list => self.write(preset, out),
+            (Some(preset), Some(out)) if !self.list => return self.write(preset, out),
             _ if self.json => print_json(&presets()),
             _ => print(&preset_table(&presets())),
         }
+        .map(|()| ExitCode::SUCCESS)
     }
 
-    fn write(&self, preset: &str, out: &Path) -> Result<(), CliError> {
+    fn write(&self, preset: &str, out: &Path) -> Result<ExitCode, CliError> {
         let known = presets()
             .into_iter()
             .find(|line| line.name.eq_ignore_ascii_case(preset));
         let num_bytes = known.map(|line| line.num_parameters * self.dtype.num_bytes());
         let bar = progress::bytes("writing", num_bytes);
-        let num_parameters = init(preset, out, self.options(), &|bytes| bar.inc(bytes))?;
+        let stop = Stop::writing_to(out)?;
+        let written = init(preset, out, self.options(), &|bytes| {
+            bar.inc(bytes);
+            stop.asked()
+        });
         bar.finish_and_clear();
+        let num_parameters = match written {
+            Err(Error::StoppedWriting) => return Ok(stop.ended()),
+            written => written?,
+        };
         let num_bytes = num_parameters * self.dtype.num_bytes();
         if self.json {
             return print_json(&json!({
                 "path": out.display().to_string(),
                 "num_parameters": num_parameters,
                 "num_bytes": num_bytes,
-            }));
+            }))
+            .map(|()| ExitCode::SUCCESS);
         }
         print(&format!(
             "{preset}: {}, {} of weights in {}\n",
@@ -95,6 +107,7 @@ impl Init {
             size(num_bytes),
             out.display(),
         ))
+        .map(|()| ExitCode::SUCCESS)
     }
 
     fn options(&self) -> InitOptions {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::error::CliError;
 use crate::format::{Align, table};
 use crate::output::{note, print, to_json};
+use crate::products::Products;
 use crate::progress;
 use crate::reading::Reading;
 use crate::values;
@@ -31,6 +32,8 @@ pub(crate) struct Logits {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = values::threads)]
     threads: usize,
     #[command(flatten)]
+    products: Products,
+    #[command(flatten)]
     reading: Reading,
 }
 
@@ -38,7 +41,8 @@ impl Logits {
     pub(crate) fn run(self) -> Result<(), CliError> {
         let model = self.reading.noted(&self.model)?;
         let spinner = progress::spinner("computing");
-        let logits = nestling::logits(model, &self.ids, self.threads)?;
+        let precision = self.products.precision()?;
+        let logits = nestling::logits(model, &self.ids, self.threads, precision.as_ref())?;
         spinner.finish_and_clear();
         if let Some(path) = &self.npy {
             write_whole(path, &logits.to_npy())?;

@@ -6,6 +6,7 @@ mod generate;
 mod init;
 mod inspect;
 mod logits;
+mod rank;
 mod train;
 mod verify;
 
@@ -33,24 +34,36 @@ pub(crate) enum Command {
     Convert(convert::Convert),
     /// Write a random checkpoint of a known shape
     Init(init::Init),
+    /// One rank of a run; `train` starts it
+    #[command(hide = true)]
+    Rank(rank::Rank),
 }
 
 impl Command {
     /// Runs the command to its exit code.
     pub(crate) fn run(self) -> Result<ExitCode, CliError> {
-        if let Self::Train(train) = self {
-            return train.run();
+        // These stop in their own way.
+        match self {
+            Self::Train(train) => train.run(),
+            Self::Rank(rank) => rank.run(),
+            Self::Convert(convert) => convert.run(),
+            Self::Init(init) => init.run(),
+            other => other.run_to_the_end(),
         }
+    }
+
+    /// Runs a command that a signal ends at once.
+    fn run_to_the_end(self) -> Result<ExitCode, CliError> {
         signals::clean_up_when_ended()?;
         match self {
-            Self::Train(train) => return train.run(),
+            Self::Train(_) | Self::Rank(_) | Self::Convert(_) | Self::Init(_) => {
+                unreachable!("run before")
+            }
             Self::Verify(verify) => return verify.run(),
             Self::Eval(eval) => eval.run(),
             Self::Generate(generate) => generate.run(),
             Self::Logits(logits) => logits.run(),
             Self::Inspect(inspect) => inspect.run(),
-            Self::Convert(convert) => convert.run(),
-            Self::Init(init) => init.run(),
         }
         .map(|()| ExitCode::SUCCESS)
     }

@@ -9,6 +9,7 @@
 mod bad_input;
 mod checkpoints;
 mod program;
+mod ranks;
 mod reading;
 mod sources;
 mod stopping;

@@ -9,14 +9,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::program::{Place, rows};
 
 /// A run whose events are read one by one.
-struct Running {
-    child: Child,
+pub(crate) struct Running {
+    pub(crate) child: Child,
     events: BufReader<ChildStdout>,
     notes: BufReader<ChildStderr>,
 }
 
 impl Running {
-    fn start(place: &Place, words: &str) -> Self {
+    pub(crate) fn start(place: &Place, words: &str) -> Self {
         let mut command = place.command(words);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -29,7 +29,7 @@ impl Running {
 
     /// Reads events up to the first that contains `part`.
     #[track_caller]
-    fn wait_for(&mut self, part: &str) {
+    pub(crate) fn wait_for(&mut self, part: &str) {
         let mut line = String::new();
         while !line.contains(part) {
             line.clear();
@@ -38,13 +38,21 @@ impl Running {
         }
     }
 
-    fn signal(&self, signal: Signal) {
+    /// Reads a line of standard error that begins with `part`.
+    #[track_caller]
+    pub(crate) fn wait_for_note(&mut self, part: &str) {
+        let mut note = String::new();
+        self.notes.read_line(&mut note).unwrap();
+        assert!(note.starts_with(part), "{note}");
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
         kill_process(pid, signal).unwrap();
     }
 
     /// The rest of the events, the rest of standard error, and the status.
-    fn finish(mut self) -> (String, String, std::process::ExitStatus) {
+    pub(crate) fn finish(mut self) -> (String, String, std::process::ExitStatus) {
         let (mut events, mut notes) = (String::new(), String::new());
         self.events.read_to_string(&mut events).unwrap();
         self.notes.read_to_string(&mut notes).unwrap();
@@ -53,10 +61,10 @@ impl Running {
 }
 
 #[track_caller]
-fn stops(signal: Signal, code: i32) {
+fn stops(signal: Signal, code: i32, ranks: usize) {
     let place = Place::with_tiny();
     let words = "train model rows.jsonl --out out --seq 32 --steps 1000000 --json";
-    let mut run = Running::start(&place, words);
+    let mut run = Running::start(&place, &format!("{words} --ranks {ranks}"));
     run.wait_for("\"event\":\"step\"");
     run.signal(signal);
     let (events, notes, status) = run.finish();
@@ -82,12 +90,18 @@ fn stops(signal: Signal, code: i32) {
 
 #[test]
 fn ctrl_c_ends_the_run_with_a_whole_model() {
-    stops(Signal::INT, 130);
+    stops(Signal::INT, 130, 1);
 }
 
 #[test]
 fn sigterm_ends_the_run_with_a_whole_model() {
-    stops(Signal::TERM, 143);
+    stops(Signal::TERM, 143, 1);
+}
+
+#[test]
+fn a_signal_stops_ranks_that_are_processes_together() {
+    stops(Signal::INT, 130, 2);
+    stops(Signal::TERM, 143, 3);
 }
 
 #[test]
@@ -100,9 +114,7 @@ fn a_second_ctrl_c_ends_the_program_at_once() {
     // The end of `prepare` is the beginning of the first step.
     run.wait_for("\"phase\":\"prepare\"");
     run.signal(Signal::INT);
-    let mut note = String::new();
-    run.notes.read_line(&mut note).unwrap();
-    assert!(note.starts_with("stopping after this step"), "{note}");
+    run.wait_for_note("stopping after this step");
     run.signal(Signal::INT);
     let (events, _, status) = run.finish();
     assert_eq!(status.signal(), Some(Signal::INT.as_raw()));
@@ -172,4 +184,31 @@ fn the_log_of_a_failed_run_is_moved_away_by_the_next() {
     assert!(!place.path("out/.saving").exists());
     let error = place.run(run).error();
     assert!(error.contains("out folder `out` is not empty"), "{error}");
+}
+
+/// Stops a command while it writes to `out`, which is then gone.
+#[track_caller]
+fn leaves_nothing(place: &Place, words: &str, signal: Signal, code: i32) {
+    let run = Running::start(place, words);
+    while !place.path("out/.saving").exists() {
+        std::thread::yield_now();
+    }
+    run.signal(signal);
+    let (text, notes, status) = run.finish();
+    assert_eq!(status.code(), Some(code), "{notes}");
+    assert_eq!(
+        (text.as_str(), notes.as_str()),
+        ("", "stopped; nothing was kept\n")
+    );
+    assert!(!place.path("out").exists());
+}
+
+#[test]
+fn a_signal_leaves_nothing_of_what_init_and_convert_were_writing() {
+    let place = Place::new();
+    // 360 million numbers to make: far more than there are before the signal.
+    leaves_nothing(&place, "init 360m --out out", Signal::INT, 130);
+    place.run("init 360m --sparse --out model").text();
+    let words = "convert model --to fp8 --out out --threads 1";
+    leaves_nothing(&place, words, Signal::TERM, 143);
 }

@@ -7,6 +7,7 @@ use nestling::{CachePolicy, LoadOptions, LoadReport, ModelPath, ReadWay, load_re
 use crate::error::CliError;
 use crate::format::{Align, size, table};
 use crate::output::{print, print_json};
+use crate::products::RECIPES;
 use crate::progress;
 use crate::values;
 
@@ -23,7 +24,7 @@ pub(crate) struct LoadFlags {
     #[arg(long, value_name = "N", requires = "load", default_value = "1", value_parser = values::num_ranks)]
     of: usize,
     /// How weights rest; without one as they are for inference
-    #[arg(long, value_parser = ["f32", "bf16"], requires = "load")]
+    #[arg(long, value_parser = RECIPES, requires = "load")]
     recipe: Option<String>,
     /// Which rank reads a byte of the checkpoint: own, host or root
     #[arg(long, default_value_t, requires = "load")]

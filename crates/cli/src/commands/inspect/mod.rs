@@ -6,7 +6,7 @@ mod load;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use nestling::{Inspection, UnitLine, inspect};
+use nestling::{Inspection, TensorLine, UnitLine, inspect};
 
 use crate::error::CliError;
 use crate::format::{Align, count, counted, size, table};
@@ -108,7 +108,7 @@ fn tensor_table(units: &[UnitLine]) -> String {
     rows.extend(tensors.map(|tensor| {
         vec![
             tensor.name.clone(),
-            tensor.dtype.clone(),
+            described(tensor),
             format!("{:?}", tensor.shape),
             size(tensor.num_bytes),
         ]
@@ -116,9 +116,21 @@ fn tensor_table(units: &[UnitLine]) -> String {
     table(&[Left, Left, Left, Right], &rows)
 }
 
+/// A tensor's dtype, and where its elements are codes what scales them.
+fn described(tensor: &TensorLine) -> String {
+    let dtype = &tensor.dtype;
+    match &tensor.scales {
+        None => dtype.clone(),
+        Some(scales) => {
+            let [rows, cols] = scales.block;
+            format!("{dtype}, {} per {rows} x {cols}", scales.dtype)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use nestling::TensorLine;
+    use nestling::ScalesLine;
 
     use super::*;
 
@@ -128,6 +140,7 @@ mod tests {
             dtype: dtype.to_owned(),
             shape: shape.to_vec(),
             num_bytes,
+            scales: None,
         };
         Inspection {
             num_parameters: 1030,
@@ -174,5 +187,19 @@ embed.weight  BF16   [64, 16]  2.0 KiB
 norm.weight   F32    [6]          24 B
 ";
         assert!(to_text(&inspection(), true).contains(expected));
+    }
+
+    #[test]
+    fn codes_say_what_scales_them() {
+        let mut inspection = inspection();
+        let tensor = &mut inspection.units[0].tensors[0];
+        tensor.dtype = "F8_E4M3".to_owned();
+        tensor.scales = Some(ScalesLine {
+            name: "embed.weight_scale_inv".to_owned(),
+            dtype: "F32".to_owned(),
+            block: [128, 64],
+        });
+        let text = to_text(&inspection, true);
+        assert!(text.contains("F8_E4M3, F32 per 128 x 64"), "{text}");
     }
 }

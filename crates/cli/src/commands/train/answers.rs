@@ -14,10 +14,11 @@ pub(crate) fn print_answers(when: &str, model: &Path, settings: &Settings) -> Re
         max_tokens: DEMO_ANSWER_TOKENS,
         sampling: Sampling::default(),
         threads: settings.threads,
+        precision: None,
     };
     let mut text = format!("{when}\n");
     for question in demo_questions() {
-        let answer = generate(model, Prompt::Chat(question), options, &|_| {})?;
+        let answer = generate(model, Prompt::Chat(question), &options, &|_| {})?;
         let said = answer.text.unwrap_or_default();
         text.push_str(&exchange(question, &said));
     }

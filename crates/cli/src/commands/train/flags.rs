@@ -6,6 +6,8 @@
 use nestling::SettingsTable;
 use serde::Serialize;
 
+use crate::products::RECIPES;
+
 /// The settings that were given as flags.
 #[derive(Debug, Default, Serialize, clap::Args)]
 #[serde(rename_all = "kebab-case")]
@@ -66,8 +68,32 @@ pub(crate) struct SettingFlags {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// The precision set
-    #[arg(long, value_parser = ["f32", "bf16"])]
+    #[arg(long, value_parser = RECIPES)]
     recipe: Option<String>,
+    /// What products are computed in: what the recipe says, or f32 from whole masters
+    #[arg(long, value_parser = ["recipe", "f32"])]
+    compute: Option<String>,
+    /// Linear layers that stay out of FP8: names with `*`, `ends` for the first and the
+    /// last block, `none`
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    keep_bf16: Option<Vec<String>>,
+    /// What gradients are rounded to that FP8 weights are multiplied by
+    #[arg(long, value_parser = ["e4m3", "e5m2"])]
+    fp8_gradients: Option<String>,
+    /// The part of an operand's numbers that rounding to FP8 may turn to 0; a block that
+    /// loses more computes with its operands as they are
+    #[arg(long, value_name = "PART")]
+    max_underflow: Option<f64>,
+    /// Steps between two logs of what rounding to FP8 did; 0 never logs it
+    #[arg(long, value_name = "STEPS")]
+    operands_every: Option<u64>,
+    /// Whether a loss or gradient that is NaN or infinite costs its update instead of
+    /// ending the run
+    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
+    allow_nan: Option<bool>,
+    /// Parameters that are not trained: names with `*`
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    freeze: Option<Vec<String>>,
     /// What the backward makes again instead of keeping
     #[arg(long, value_parser = ["full"])]
     recompute: Option<String>,

@@ -1,6 +1,6 @@
 //! What happens in a run, each as a line for a person.
 
-use nestling::{Event, StepRecord};
+use nestling::{Event, MatrixRecord, StepRecord};
 
 use crate::format::{clock, count, counted, size};
 
@@ -36,10 +36,57 @@ pub(crate) fn line(event: &Event) -> Option<String> {
             "after step {step}: eval loss {loss:.4}, perplexity {perplexity:.2} ({} targets)",
             count(*num_targets)
         ),
+        Event::Precision { matrices } => precision_line(matrices),
+        Event::Encoded {
+            num_plain_tiles,
+            num_rounded,
+        } => format!(
+            "{} had been kept as bf16, now encoded: {} rounded",
+            counted(*num_plain_tiles, "tile"),
+            counted(*num_rounded, "weight"),
+        ),
+        Event::Fallback {
+            step,
+            unit,
+            layer,
+            operand,
+            underflow,
+        } => format!(
+            "step {step}: {unit} rounds its operands no more: {:.0} % of the {operand} of \
+             {layer} became 0",
+            100.0 * underflow
+        ),
         Event::Saved { .. } => format!("saved {}", saved_line(event)?),
         Event::Warning { message } => format!("warning: {message}"),
         _ => return None,
     })
+}
+
+/// How many matrices have FP8 codes, and why the others have not.
+fn precision_line(matrices: &[MatrixRecord]) -> String {
+    let bytes = |of: fn(&MatrixRecord) -> u64| size(matrices.iter().map(of).sum());
+    let num_fp8 = matrices.iter().filter(|matrix| matrix.is_fp8).count();
+    let mut line = format!(
+        "{num_fp8} of {} matrices in FP8; masters {} (in the files {}), {} of it gathered",
+        matrices.len(),
+        bytes(|matrix| matrix.master_bytes),
+        bytes(|matrix| matrix.source_bytes),
+        bytes(|matrix| matrix.gathered_bytes),
+    );
+    let mut reasons: Vec<(&str, usize)> = Vec::new();
+    for matrix in matrices.iter().filter(|matrix| !matrix.is_fp8) {
+        match reasons
+            .iter_mut()
+            .find(|(reason, _)| *reason == matrix.choice)
+        {
+            Some((_, count)) => *count += 1,
+            None => reasons.push((&matrix.choice, 1)),
+        }
+    }
+    let reasons = reasons.iter();
+    let reasons = reasons.map(|(reason, count)| format!("; {count} {reason}"));
+    line.extend(reasons);
+    line
 }
 
 /// What was saved and where; none for another event.

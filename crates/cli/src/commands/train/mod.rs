@@ -3,7 +3,6 @@
 mod answers;
 mod flags;
 mod lines;
-mod stop;
 mod watch;
 
 use std::io::{self, IsTerminal as _};
@@ -13,17 +12,17 @@ use std::sync::Arc;
 
 use nestling::{
     DEMO, Event, Outcome, Settings, TrainOptions, check_out, demo_settings, discard_staged,
-    discard_temporary, read_settings, settings_to_toml, show_sample, train_model,
+    discard_temporary, kill_ranks, read_settings, settings_to_toml, show_sample, train_model,
 };
 
 use self::flags::SettingFlags;
 use self::lines::{saved_line, stopped_line};
-use self::stop::Stop;
 use self::watch::{View, Watch};
 use crate::error::CliError;
 use crate::output::{note, print};
 use crate::reading::Reading;
 use crate::signals;
+use crate::stop::Stop;
 use crate::tables::{ledger_table, memory_table};
 
 /// Fine-tune a model and write it as a Hugging Face folder.
@@ -51,6 +50,9 @@ pub(crate) struct Train {
     /// Print warnings and errors only
     #[arg(long)]
     quiet: bool,
+    /// What the ranks are, where there are several
+    #[arg(long, value_parser = ["processes", "threads"], default_value = "processes", hide = true)]
+    rank_mode: String,
     #[command(flatten)]
     reading: Reading,
     #[command(flatten)]
@@ -118,11 +120,13 @@ impl Train {
         if asks {
             answers::print_answers("before training", &self.model, settings)?;
         }
+        let program = self.program(settings)?;
         let outcome = train_model(TrainOptions {
             model: self.reading.of(&self.model),
             data: self.data.as_deref(),
             out,
             settings,
+            program: program.as_deref(),
             observer: &|event| watch.event(event),
             stop: &stop.flag,
         });
@@ -149,6 +153,14 @@ impl Train {
         Ok(ExitCode::SUCCESS)
     }
 
+    /// The program that ranks are processes of. A rank that is alone has nobody to
+    /// watch over it, nor to end when it does.
+    fn program(&self, settings: &Settings) -> Result<Option<PathBuf>, CliError> {
+        let are_threads = settings.ranks == 1 || self.rank_mode == "threads";
+        let program = (!are_threads).then(std::env::current_exe).transpose();
+        program.map_err(|source| CliError::Program { source })
+    }
+
     /// Whether standard output is for a program, or for nothing.
     fn is_silent(&self) -> bool {
         self.json || self.quiet
@@ -163,6 +175,7 @@ fn listen(view: View, out: PathBuf) -> Result<Arc<Stop>, CliError> {
     Stop::listen(
         move || view.warn("stopping after this step; once more to quit at once and keep nothing"),
         move || {
+            kill_ranks();
             discard_staged(&out);
             discard_temporary();
         },

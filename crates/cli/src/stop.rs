@@ -1,9 +1,16 @@
-//! Ctrl-C: the first ends the run at the next step boundary, the second at once.
+//! Ctrl-C, SIGTERM and SIGHUP: the first ends a run at its next step boundary, or what
+//! is being written at its next piece; the second ends the program at once.
 
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 
+use nestling::{discard_staged, discard_temporary};
+
 use crate::error::CliError;
+use crate::output::note;
 use crate::signals;
 
 /// Whether and by which signal the run was asked to stop.
@@ -33,6 +40,32 @@ impl Stop {
             }
         })?;
         Ok(stop)
+    }
+
+    /// Listens for the sake of what is being written to `out`.
+    pub(crate) fn writing_to(out: &Path) -> Result<Arc<Self>, CliError> {
+        let out = out.to_owned();
+        Self::listen(
+            || {},
+            move || {
+                discard_staged(&out);
+                discard_temporary();
+            },
+        )
+    }
+
+    /// Breaks off once a signal came.
+    pub(crate) fn asked(&self) -> ControlFlow<()> {
+        if self.flag.load(Relaxed) {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Says that nothing was kept; gives the exit code.
+    pub(crate) fn ended(&self) -> ExitCode {
+        note("stopped; nothing was kept");
+        ExitCode::from(self.exit_code())
     }
 
     /// The exit code of a program that was ended by the signal: 130 for Ctrl-C.
