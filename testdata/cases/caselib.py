@@ -46,13 +46,24 @@ def e4m3_decode_one(c):
     return s * (1 + m / 8.0) * 2.0 ** (e - 7)
 
 
+def e5m2_decode_one(c):
+    s = -1.0 if c & 0x80 else 1.0
+    e, m = (c >> 2) & 31, c & 3
+    if e == 31:
+        return s * float("inf") if m == 0 else float("nan")
+    if e == 0:
+        return s * (m / 4.0) * 2.0 ** -14
+    return s * (1 + m / 4.0) * 2.0 ** (e - 15)
+
+
 E4M3 = np.array([e4m3_decode_one(c) for c in range(256)], np.float64)
+E5M2 = np.array([e5m2_decode_one(c) for c in range(256)], np.float64)
 
 
-def f8_encode(x):
+def f8_encode(x, kind="E4M3"):
     """Round to nearest, ties to even, saturating to the largest finite value. NaN stays NaN."""
-    top = 0x7E
-    pos = E4M3[: top + 1]
+    top = 0x7E if kind == "E4M3" else 0x7B
+    pos = (E4M3 if kind == "E4M3" else E5M2)[: top + 1]
     x = np.asarray(x, np.float64)
     a = np.abs(x)
     hi = np.clip(np.searchsorted(pos, a, side="left"), 0, top)
@@ -77,6 +88,8 @@ def enc(arr, dtype):
         return bf16_bits(a.astype(np.float32)).astype("<u2").tobytes()
     if dtype == "F8_E4M3":
         return f8_encode(a).tobytes()
+    if dtype == "F8_E5M2":
+        return f8_encode(a, "E5M2").tobytes()
     np_t = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "u1", "U16": "<u2"}[dtype]
     return a.astype(np_t).tobytes()
 
@@ -131,6 +144,10 @@ def put_json(path, obj):
 
 def sha(b):
     return hashlib.sha256(b).hexdigest()
+
+
+def f32sha(arr):
+    return sha(np.ascontiguousarray(arr, dtype="<f4").tobytes())
 
 
 def items_of(w, dtype="F32", dtypes=None):

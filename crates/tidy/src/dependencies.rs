@@ -16,6 +16,10 @@ pub const DEPENDENCIES: &[(&str, &str)] = &[
         "gemm",
         "the maintained matrix product underneath every linear layer",
     ),
+    (
+        "glob",
+        "patterns of parameter names, with their syntax errors",
+    ),
     ("half", "bf16 and f16 with correct rounding"),
     ("indicatif", "progress bars"),
     ("memmap2", "the ranks' shared window and large arenas"),

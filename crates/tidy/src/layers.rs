@@ -8,17 +8,21 @@ pub const LAYERS: &[(&str, &[&str])] = &[
     ("fp8", &["tensor"]),
     ("spec", &["tensor"]),
     ("shard", &["tensor"]),
-    ("checkpoint", &["tensor", "spec", "shard"]),
+    ("checkpoint", &["tensor", "fp8", "spec", "shard"]),
     ("comm", &["tensor"]),
     ("kernels", &["tensor", "fp8"]),
-    ("model", &["tensor", "spec", "shard", "kernels"]),
-    ("plan", &["tensor", "spec", "shard", "kernels", "model"]),
+    ("model", &["tensor", "fp8", "spec", "shard", "kernels"]),
+    (
+        "plan",
+        &["tensor", "fp8", "spec", "shard", "kernels", "model"],
+    ),
     ("data", &["tensor"]),
     ("demo", &[]),
     (
         "train",
         &[
             "tensor",
+            "fp8",
             "spec",
             "shard",
             "checkpoint",
@@ -33,6 +37,7 @@ pub const LAYERS: &[(&str, &[&str])] = &[
         "nestling",
         &[
             "tensor",
+            "fp8",
             "spec",
             "shard",
             "checkpoint",
