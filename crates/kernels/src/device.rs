@@ -220,8 +220,9 @@ pub trait Device {
     );
 
     /// Adds `scale * dy_tc` to the gradient rows of those ids that lie in `rows`;
-    /// `grad_vc` holds just these rows, from element `at` on. Tokens are added
-    /// in their order.
+    /// `grad_vc` holds just these rows, from element `at` on. The tokens of an id are
+    /// added to each other in their order, then to what is there, so that the order
+    /// does not depend on how micro-batches are dealt to ranks.
     fn embedding_backward(
         &self,
         ids: &[u32],

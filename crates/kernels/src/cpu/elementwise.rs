@@ -89,15 +89,25 @@ pub(super) fn embedding_backward(
     grad: &mut [f32],
 ) {
     let c = dy.len() / ids.len().max(1);
+    let tokens = ids.iter().enumerate();
+    let mut tokens: Vec<(usize, usize)> = tokens
+        .filter_map(|(index, &id)| Some((row_of(id, rows)?, index)))
+        .collect();
+    tokens.sort_unstable();
+    let mut sum = vec![0.0; c];
     simd(
         #[inline(always)]
         || {
-            for (index, &id) in ids.iter().enumerate() {
-                if let Some(row) = row_of(id, rows) {
-                    let (grad, dy) = (&mut grad[row * c..][..c], &dy[index * c..][..c]);
-                    let pairs = grad.iter_mut().zip(dy);
-                    pairs.for_each(|(grad, &dy)| *grad += scale * dy);
+            for same in tokens.chunk_by(|one, other| one.0 == other.0) {
+                sum.fill(0.0);
+                for &(_, index) in same {
+                    let dy = &dy[index * c..][..c];
+                    sum.iter_mut().zip(dy).for_each(|(sum, &dy)| *sum += dy);
                 }
+                let grad = &mut grad[same[0].0 * c..][..c];
+                grad.iter_mut()
+                    .zip(&sum)
+                    .for_each(|(grad, &sum)| *grad += scale * sum);
             }
         },
     );

@@ -116,13 +116,3 @@ fn backward_token([x, weight, dy]: [&[f32]; 3], [mean, rstd]: [f32; 2], dx: &mut
         *dx += rstd * (dy * weight - mean_dn - (x - mean) * rstd * mean_dn_n);
     }
 }
-
-/// Adds the parts of the weight (0) or the bias (1), chunk by chunk.
-pub(super) fn add_partials(partials: &[f32], which: usize, grad: &mut [f32]) {
-    let c = grad.len();
-    for partial in partials.chunks_exact(2 * c) {
-        let partial = &partial[which * c..][..c];
-        let pairs = grad.iter_mut().zip(partial);
-        pairs.for_each(|(grad, &part)| *grad += part);
-    }
-}

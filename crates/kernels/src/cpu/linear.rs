@@ -280,7 +280,7 @@ pub(super) fn wgrad(
 /// Columns of a bias gradient that one task sums.
 const BIAS_COLS: usize = 256;
 
-/// Adds the column sums of `dy` to `grad`.
+/// Adds the column sums of `dy` to `grad`: summed first, then added.
 pub(super) fn bias_grad(dy: &[f32], grad: &mut [f32]) {
     let o = grad.len();
     grad.par_chunks_mut(BIAS_COLS)
@@ -290,10 +290,14 @@ pub(super) fn bias_grad(dy: &[f32], grad: &mut [f32]) {
             simd(
                 #[inline(always)]
                 || {
+                    let sums = &mut [0.0; BIAS_COLS][..grad.len()];
                     for dy in dy.chunks_exact(o) {
-                        let dy = &dy[first..first + grad.len()];
-                        grad.iter_mut().zip(dy).for_each(|(grad, &dy)| *grad += dy);
+                        let dy = &dy[first..first + sums.len()];
+                        sums.iter_mut().zip(dy).for_each(|(sum, &dy)| *sum += dy);
                     }
+                    grad.iter_mut()
+                        .zip(&*sums)
+                        .for_each(|(grad, &sum)| *grad += sum);
                 },
             );
         });

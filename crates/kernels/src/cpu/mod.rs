@@ -236,7 +236,7 @@ impl Device for Cpu {
         let partials = partials.as_mut_slice();
         layer_norm::backward(saved, dx_tc.as_mut_slice(), partials);
         for (span, which) in spans.into_iter().zip(0..) {
-            layer_norm::add_partials(partials, which, &mut grad.as_mut_slice()[span]);
+            norm::add_partials(partials, (which, 2), &mut grad.as_mut_slice()[span]);
         }
         Ok(())
     }

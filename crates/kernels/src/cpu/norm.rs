@@ -57,7 +57,7 @@ pub(super) struct Saved<'a> {
 /// ```
 ///
 /// The weight's gradient is summed for each chunk of tokens in `partials`, then
-/// over the chunks in their order.
+/// over the chunks in their order, and added to what is there.
 pub(super) fn backward(saved: Saved<'_>, dx: &mut [f32], grad: &mut [f32], partials: &mut [f32]) {
     let c = saved.weight.len();
     let chunk = NORM_CHUNK * c;
@@ -78,10 +78,19 @@ pub(super) fn backward(saved: Saved<'_>, dx: &mut [f32], grad: &mut [f32], parti
                 || backward_chunk(part, dx, partial),
             );
         });
-    for partial in partials.chunks_exact(c) {
-        grad.iter_mut()
-            .zip(partial)
-            .for_each(|(grad, &part)| *grad += part);
+    add_partials(partials, (0, 1), grad);
+}
+
+/// Adds to `grad` its partials of all chunks of tokens: vector `which` of the `of` that
+/// each chunk has.
+///
+/// Chunks are added to each other first, so that a micro-batch adds one number to what
+/// is there, whatever that is.
+pub(super) fn add_partials(partials: &[f32], (which, of): (usize, usize), grad: &mut [f32]) {
+    let c = grad.len();
+    for (index, grad) in grad.iter_mut().enumerate() {
+        let chunks = partials[which * c + index..].iter().step_by(of * c);
+        *grad += chunks.sum::<f32>();
     }
 }
 
