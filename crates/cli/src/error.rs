@@ -11,6 +11,9 @@ pub(crate) enum CliError {
     /// The operation failed.
     #[error(transparent)]
     Operation(#[from] nestling::Error),
+    /// Ranks that a launcher started do not come together.
+    #[error(transparent)]
+    Launch(#[from] nestling::LaunchError),
     /// A flag that means nothing beside another.
     #[error("`{flag}` is of use only with `{beside}`")]
     IdleFlag {

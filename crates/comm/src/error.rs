@@ -128,3 +128,120 @@ pub enum RankFailure<E> {
         source: io::Error,
     },
 }
+
+/// Why ranks that a cluster's launcher started did not come together.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// Half of what a launcher sets.
+    #[error("{because} is set, but {variable} is not")]
+    Missing {
+        /// The variable that is not there.
+        variable: &'static str,
+        /// The variable that calls for it.
+        because: &'static str,
+    },
+    /// A variable that cannot be.
+    #[error("{variable} is `{value}`, expected {expected}")]
+    BadValue {
+        /// The variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// What it could be.
+        expected: String,
+    },
+    /// Two launchers, or a launcher and a setting, say different things.
+    #[error("the launch contradicts itself: {one}, but {other}")]
+    Contradiction {
+        /// What the first says.
+        one: String,
+        /// What the other says.
+        other: String,
+    },
+    /// The place to meet has no such address.
+    #[error("`{address}`, where the ranks are to meet, has no address")]
+    NoAddress {
+        /// The name.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another program has the port.
+    #[error("port {port} of {address} is in use; MASTER_PORT says another, such as {free}")]
+    PortInUse {
+        /// The address.
+        address: String,
+        /// The port.
+        port: u16,
+        /// A port that was free a moment ago.
+        free: u16,
+    },
+    /// Rank 0 cannot listen.
+    #[error("rank 0 cannot listen on port {port} of {address}")]
+    NotHere {
+        /// The address.
+        address: String,
+        /// The port.
+        port: u16,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Ranks that did not come.
+    #[error(
+        "rank(s) {missing:?} of {world_size} did not come to port {port} of {address} \
+         within {waited:.1?}"
+    )]
+    Absent {
+        /// Who did not come.
+        missing: Vec<usize>,
+        /// How many ranks there should be.
+        world_size: usize,
+        /// The address.
+        address: String,
+        /// The port.
+        port: u16,
+        /// How long rank 0 waited.
+        waited: Duration,
+    },
+    /// Nobody to meet.
+    #[error("rank {rank} found nobody at port {port} of {address} within {waited:.1?}")]
+    Nobody {
+        /// The rank that came.
+        rank: usize,
+        /// The address.
+        address: String,
+        /// The port.
+        port: u16,
+        /// How long it tried.
+        waited: Duration,
+        /// What the system said at last.
+        source: io::Error,
+    },
+    /// Two ranks that cannot be of one job.
+    #[error("{one}, but {other}")]
+    Mismatch {
+        /// What one says of itself.
+        one: String,
+        /// What the other says.
+        other: String,
+    },
+    /// What rank 0 said instead of a task.
+    #[error("rank 0 of the job: {message}")]
+    Refused {
+        /// Its words.
+        message: String,
+    },
+    /// The connection to rank 0 broke.
+    #[error("rank {rank} has lost rank 0 at port {port} of {address}")]
+    Lost {
+        /// The rank that noticed.
+        rank: usize,
+        /// The address.
+        address: String,
+        /// The port.
+        port: u16,
+        /// What the system said.
+        source: io::Error,
+    },
+}

@@ -6,6 +6,7 @@
 //! Window          planes of every rank's shard that all ranks read in place
 //! run_threads     N ranks as N threads of this process
 //! run_processes   N ranks as N processes of this host, each in `run_rank`
+//! Launch          what a cluster's launcher says; its ranks meet, and run as guests
 //! ```
 //!
 //! Only bytes cross. Every call that waits has a name and a deadline; a rank
@@ -20,17 +21,22 @@
 mod board;
 mod error;
 mod group;
+mod handover;
 mod hub;
+mod launch;
 mod processes;
+mod rendezvous;
 mod shared;
 mod threads;
 mod window;
 mod words;
 mod world;
 
-pub use error::{CommError, RankFailure};
+pub use error::{CommError, LaunchError, RankFailure};
 pub use group::{ProcessGroup, ReduceOp};
-pub use processes::{kill_ranks, run_processes, run_rank};
+pub use launch::{Launch, Meeting, launch_of_this_process};
+pub use processes::{Start, kill_ranks, run_guest, run_processes, run_rank};
+pub use rendezvous::{About, Guest, Guests, Invitation, come_to_meeting, hold_meeting};
 pub use shared::{Own, OwnMut, Unsharded};
 pub use threads::{Threads, run_threads};
 pub use window::{Window, WindowLayout};

@@ -5,18 +5,22 @@
 //! launcher   makes the memory file, starts the ranks, waits for all
 //! rank       finds the file at its standard input, tells the launcher lines at
 //!            its standard output; its standard error is for people
+//! guest      a rank that something else has started and that came to a meeting:
+//!            gets the file and tells its lines over that connection
 //! ```
 //!
 //! The file has no name and is gone with the last process that maps it.
 
 use std::fmt::Display;
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
+use std::net::{Shutdown, TcpStream};
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::panic::{self, AssertUnwindSafe};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,7 +29,8 @@ use rustix::process::{Pid, Signal};
 
 use crate::hub::{Hub, Seat};
 use crate::threads::{Ending, panic_message};
-use crate::{ProcessGroup, RankFailure, World};
+use crate::rendezvous::{Guest, Invitation};
+use crate::{LaunchError, ProcessGroup, RankFailure, World};
 
 /// How often the launcher looks at its ranks.
 const LOOK: Duration = Duration::from_millis(5);
@@ -43,74 +48,109 @@ fn running() -> MutexGuard<'static, Vec<Pid>> {
 
 /// Kills all ranks that this process has started: it is about to end itself.
 pub fn kill_ranks() {
-    signal_all(&running(), Signal::KILL);
+    for &pid in running().iter() {
+        // It may have ended already.
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+    }
 }
 
-fn signal_all(pids: &[Pid], signal: Signal) {
-    for &pid in pids {
-        // It may have ended already.
-        let _ = rustix::process::kill_process(pid, signal);
-    }
+/// How a rank comes to run.
+#[derive(Debug)]
+pub enum Start {
+    /// As a process of this one.
+    Command(Command),
+    /// As one that runs already, with its task.
+    Guest(Guest, String),
 }
 
 /// A rank's process.
 struct Rank {
-    child: Child,
-    pid: Pid,
-    ended: Option<ExitStatus>,
+    process: Process,
+    has_ended: bool,
 }
 
+enum Process {
+    Own(Child, Pid),
+    /// The connection to one of another's, and whether it was closed there.
+    Guest(TcpStream, Arc<AtomicBool>),
+}
+
+/// How a rank ended.
+enum Ended {
+    Exit(ExitStatus),
+    /// Its connection was closed.
+    Left,
+}
+
+impl Rank {
+    fn signal(&self, signal: Signal) {
+        match &self.process {
+            // It may have ended already.
+            Process::Own(_, pid) => drop(rustix::process::kill_process(*pid, signal)),
+            // It ends itself when it has lost its launcher. Gentler signals it gets from
+            // who started it.
+            Process::Guest(stream, _) if signal == Signal::KILL => {
+                drop(stream.shutdown(Shutdown::Both));
+            }
+            Process::Guest(..) => {}
+        }
+    }
+}
+
+/// Lines for the launcher, and for people.
+type Pipes = [Option<Box<dyn Read + Send>>; 2];
+
 /// All of them; none outlives this.
-struct Ranks(Vec<Rank>);
+#[derive(Default)]
+struct Ranks {
+    ranks: Vec<Rank>,
+    pipes: Vec<Pipes>,
+}
 
 impl Drop for Ranks {
     fn drop(&mut self) {
-        for rank in self.0.iter_mut().filter(|rank| rank.ended.is_none()) {
+        for rank in self.ranks.iter_mut().filter(|rank| !rank.has_ended) {
             let mut running = running();
-            drop(rank.child.kill());
-            drop(rank.child.wait());
-            running.retain(|&pid| pid != rank.pid);
+            rank.signal(Signal::KILL);
+            if let Process::Own(child, own) = &mut rank.process {
+                drop(child.wait());
+                running.retain(|pid| pid != own);
+            }
         }
     }
 }
 
 impl Ranks {
-    fn start(
-        &mut self,
-        world: World,
-        mut command: Command,
-        memory: &impl std::os::fd::AsFd,
-    ) -> io::Result<()> {
-        command
-            .stdin(Stdio::from(memory.as_fd().try_clone_to_owned()?))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            // Signals of a terminal reach the launcher alone, which passes them on.
-            .process_group(0);
-        let mut running = running();
-        let child = command.spawn()?;
-        let raw = i32::try_from(child.id()).expect("a process number fits");
-        let pid = Pid::from_raw(raw).expect("a process number is positive");
-        running.push(pid);
-        debug_assert_eq!(self.0.len(), world.rank(), "ranks start in order");
-        self.0.push(Rank {
-            child,
-            pid,
-            ended: None,
+    /// Starts the next rank.
+    fn start(&mut self, start: Start, memory: &impl std::os::fd::AsFd) -> io::Result<()> {
+        let (process, pipes) = match start {
+            Start::Command(command) => spawn(command, memory)?,
+            Start::Guest(guest, task) => greet(guest, task, memory)?,
+        };
+        self.ranks.push(Rank {
+            process,
+            has_ended: false,
         });
+        self.pipes.push(pipes);
         Ok(())
     }
 
-    /// Takes note of who has ended; gives the rank and status of each that ended now.
-    fn reap(&mut self) -> Vec<(usize, ExitStatus)> {
+    /// Takes note of who has ended; gives each that ended now, and how.
+    fn reap(&mut self) -> Vec<(usize, Ended)> {
         let mut ended = Vec::new();
         let mut running = running();
-        let living = self.0.iter_mut().enumerate();
-        for (number, rank) in living.filter(|(_, rank)| rank.ended.is_none()) {
-            if let Ok(Some(status)) = rank.child.try_wait() {
-                rank.ended = Some(status);
-                running.retain(|&pid| pid != rank.pid);
-                ended.push((number, status));
+        let living = self.ranks.iter_mut().enumerate();
+        for (number, rank) in living.filter(|(_, rank)| !rank.has_ended) {
+            let how = match &mut rank.process {
+                Process::Own(child, own) => child.try_wait().ok().flatten().map(|status| {
+                    running.retain(|pid| pid != own);
+                    Ended::Exit(status)
+                }),
+                Process::Guest(_, has_left) => has_left.load(Acquire).then_some(Ended::Left),
+            };
+            if let Some(how) = how {
+                rank.has_ended = true;
+                ended.push((number, how));
             }
         }
         ended
@@ -119,46 +159,88 @@ impl Ranks {
     /// Signals all that have not ended.
     fn signal(&self, signal: Signal) {
         let _running = running();
-        let living = self.0.iter().filter(|rank| rank.ended.is_none());
-        let pids: Vec<_> = living.map(|rank| rank.pid).collect();
-        signal_all(&pids, signal);
+        for rank in self.ranks.iter().filter(|rank| !rank.has_ended) {
+            rank.signal(signal);
+        }
     }
 
     fn are_over(&self) -> bool {
-        self.0.iter().all(|rank| rank.ended.is_some())
+        self.ranks.iter().all(|rank| rank.has_ended)
     }
 }
 
-/// Starts `command` once a rank and waits for all; hands each line of a rank's
-/// standard output to `on_line`. Once `stop` is set, all get SIGTERM, once.
+fn spawn(mut command: Command, memory: &impl std::os::fd::AsFd) -> io::Result<(Process, Pipes)> {
+    command
+        .stdin(Stdio::from(memory.as_fd().try_clone_to_owned()?))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        // Signals of a terminal reach the launcher alone, which passes them on.
+        .process_group(0);
+    let mut running = running();
+    let mut child = command.spawn()?;
+    let raw = i32::try_from(child.id()).expect("a process number fits");
+    let pid = Pid::from_raw(raw).expect("a process number is positive");
+    running.push(pid);
+    let told = child.stdout.take().map(|pipe| Box::new(pipe) as Box<_>);
+    let noted = child.stderr.take().map(|pipe| Box::new(pipe) as Box<_>);
+    Ok((Process::Own(child, pid), [told, noted]))
+}
+
+fn greet(
+    guest: Guest,
+    task: String,
+    memory: &impl std::os::fd::AsFd,
+) -> io::Result<(Process, Pipes)> {
+    let told = guest.start(task, memory)?;
+    let stream = told.get_ref().try_clone()?;
+    let has_left = Arc::new(AtomicBool::new(false));
+    let told = UntilLeft(told, Arc::clone(&has_left));
+    Ok((Process::Guest(stream, has_left), [Some(Box::new(told)), None]))
+}
+
+/// What a guest tells; takes note of the end.
+struct UntilLeft(BufReader<TcpStream>, Arc<AtomicBool>);
+
+impl Read for UntilLeft {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.0.read(bytes);
+        match &read {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(0) | Err(_) => self.1.store(true, Release),
+            Ok(_) => {}
+        }
+        read
+    }
+}
+
+/// Starts every rank, as `start` says, and waits for all; hands each line that a rank
+/// tells to `on_line`. Once `stop` is set, all get SIGTERM, once.
 ///
-/// The processes call [`run_rank`]. When one of them fails or ends, the others are
-/// told what of and have a second to end; then they are killed. The failure that
-/// came first is returned, always as [`RankFailure::Ended`].
+/// The processes call [`run_rank`], guests [`run_guest`]. When one of them fails or
+/// ends, the others are told what of and have a second to end; then they are killed.
+/// The failure that came first is returned, always as [`RankFailure::Ended`].
 ///
 /// Call this on a thread that lives as long as the program: ranks are killed by the
 /// system when the thread that started them ends.
 pub fn run_processes(
     world_size: NonZeroUsize,
-    command: &dyn Fn(World) -> Command,
+    start: &dyn Fn(World) -> Start,
     stop: &AtomicBool,
     on_line: &(dyn Fn(usize, &str) + Sync),
 ) -> Result<(), RankFailure<std::convert::Infallible>> {
     let not_started = |rank, source| RankFailure::NotStarted { rank, source };
     let (hub, memory) =
         Hub::in_file(world_size.get()).map_err(|error| not_started(0, io::Error::other(error)))?;
-    let mut ranks = Ranks(Vec::new());
+    let mut ranks = Ranks::default();
     for world in World::all(world_size) {
         ranks
-            .start(world, command(world), &memory)
+            .start(start(world), &memory)
             .map_err(|source| not_started(world.rank(), source))?;
     }
     drop(memory);
-    let pipes = ranks.0.iter_mut();
-    let pipes = pipes.map(|rank| (rank.child.stdout.take(), rank.child.stderr.take()));
-    let pipes: Vec<_> = pipes.collect();
+    let pipes = std::mem::take(&mut ranks.pipes);
     thread::scope(|scope| {
-        for (rank, (told, noted)) in pipes.into_iter().enumerate() {
+        for (rank, [told, noted]) in pipes.into_iter().enumerate() {
             scope.spawn(move || each_line(told, |line| on_line(rank, line)));
             scope.spawn(move || {
                 each_line(noted, |line| {
@@ -194,9 +276,9 @@ fn supervise(hub: &Hub, ranks: &mut Ranks, stop: &AtomicBool) {
     let mut is_stopping = false;
     let mut failed: Option<Instant> = None;
     loop {
-        for (rank, status) in ranks.reap() {
+        for (rank, how) in ranks.reap() {
             // Keeps what the rank itself has said before.
-            if let Some(message) = fault(status, hub.is_done(rank)) {
+            if let Some(message) = fault(&how, hub.is_done(rank)) {
                 hub.fail(rank, &message);
             }
         }
@@ -218,7 +300,12 @@ fn supervise(hub: &Hub, ranks: &mut Ranks, stop: &AtomicBool) {
 }
 
 /// What is wrong with how a rank ended.
-fn fault(status: ExitStatus, is_done: bool) -> Option<String> {
+fn fault(how: &Ended, is_done: bool) -> Option<String> {
+    let status = match how {
+        Ended::Exit(status) => status,
+        Ended::Left if is_done => return None,
+        Ended::Left => return Some("closed its connection before its end".to_owned()),
+    };
     match (status.signal(), status.code()) {
         (Some(signal), _) => Some(match signal_name(signal) {
             Some(name) => format!("was killed by {name}"),
@@ -272,8 +359,57 @@ pub fn run_rank<T, E: Display>(
         .map_err(not_started)?;
     let hub = Hub::join(memory, world.world_size())
         .map_err(|error| not_started(io::Error::other(error)))?;
+    run_at(&Arc::new(hub), world, deadline, rank_main)
+}
+
+/// Runs a rank that came to a meeting as a guest. When the launcher is lost, all waits
+/// end, and `on_lost` is called if the rank has not ended a second later.
+///
+/// An error or a panic of `rank_main` ends the waits of all other ranks.
+pub fn run_guest<T, E: Display>(
+    invitation: &Arc<Invitation>,
+    deadline: Duration,
+    on_lost: impl FnOnce(LaunchError) + Send + 'static,
+    rank_main: impl FnOnce(ProcessGroup) -> Result<T, E>,
+) -> Result<T, RankFailure<E>> {
+    let world = invitation.world;
+    let rank = world.rank();
+    let not_started = |source: io::Error| RankFailure::NotStarted { rank, source };
+    let memory = invitation.memory.try_clone().map_err(not_started)?;
+    let hub = Hub::join(memory, world.world_size())
+        .map_err(|error| not_started(io::Error::other(error)))?;
     let hub = Arc::new(hub);
-    let group = ProcessGroup::new(Seat::new(Arc::clone(&hub), world, deadline));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let watched = (Arc::clone(&hub), Arc::clone(&is_over), Arc::clone(invitation));
+    let watch = move || {
+        let (hub, is_over, invitation) = watched;
+        let lost = invitation.until_lost();
+        if !is_over.load(Acquire) {
+            hub.fail(rank, &lost.to_string());
+            thread::sleep(GRACE);
+        }
+        if !is_over.load(Acquire) {
+            on_lost(lost);
+        }
+    };
+    thread::Builder::new()
+        .name("launcher watch".to_owned())
+        .spawn(watch)
+        .map_err(not_started)?;
+    let ended = run_at(&hub, world, deadline, rank_main);
+    is_over.store(true, Release);
+    ended
+}
+
+/// Runs a rank at a hub that other processes are at too.
+fn run_at<T, E: Display>(
+    hub: &Arc<Hub>,
+    world: World,
+    deadline: Duration,
+    rank_main: impl FnOnce(ProcessGroup) -> Result<T, E>,
+) -> Result<T, RankFailure<E>> {
+    let rank = world.rank();
+    let group = ProcessGroup::new(Seat::new(Arc::clone(hub), world, deadline));
     let ending = match panic::catch_unwind(AssertUnwindSafe(|| rank_main(group))) {
         Ok(Ok(result)) => {
             hub.done(rank);

@@ -39,6 +39,8 @@ pub struct Window {
     first_slot: usize,
     /// Bytes of each part in the memory, by slot and rank.
     ranges: Vec<Vec<Range<usize>>>,
+    /// What is in each slot, for people.
+    names: Vec<String>,
 }
 
 impl Window {
@@ -72,7 +74,22 @@ impl Window {
             memory,
             first_slot,
             ranges,
+            names: Vec::new(),
         })
+    }
+
+    /// The same window, whose errors say what is in a slot.
+    #[must_use]
+    pub fn with_names(self, names: Vec<String>) -> Self {
+        Self { names, ..self }
+    }
+
+    /// How errors call a slot.
+    pub(crate) fn name(&self, slot: usize) -> String {
+        match self.names.get(slot) {
+            Some(name) => format!("slot {slot} ({name})"),
+            None => format!("slot {slot}"),
+        }
     }
 
     /// Waits until every rank's part is published and gives them all; dropping

@@ -31,7 +31,10 @@ mod train_model;
 mod verify;
 
 pub use checkpoint::{CachePolicy, FollowLinks, OnWritten, ReadRules, Strictness};
-pub use comm::kill_ranks;
+pub use comm::{
+    About, Guests, Launch, LaunchError, come_to_meeting, hold_meeting, kill_ranks,
+    launch_of_this_process,
+};
 pub use convert::{ConvertOptions, Converted, ConvertedMatrix, ImportFault, Target, convert};
 pub use error::Error;
 pub use evaluate::{EvalOptions, EvalReport, evaluate};
@@ -43,7 +46,7 @@ pub use logits::{Logits, logits};
 pub use opened::{DEMO, ModelPath, OpenModel, left_out};
 pub use plan::Precision;
 pub use prepare::show_sample;
-pub use rank_task::train_as_rank;
+pub use rank_task::{train_as_guest, train_as_rank};
 pub use sampling::Sampling;
 pub use settings::{SettingsTable, read_settings, settings_to_toml};
 pub use staked::check_out;
@@ -54,6 +57,6 @@ pub use train::{
     ReadWay, Settings, StepRecord, TrainError,
 };
 pub use train_model::{
-    DEMO_ANSWER_TOKENS, TrainOptions, demo_questions, demo_settings, discard_staged, train_model,
+    DEMO_ANSWER_TOKENS, Processes, TrainOptions, demo_questions, demo_settings, discard_staged, train_model,
 };
 pub use verify::{Verdict, Verified, VerifyReport, verify, verify_two, write_digests};

@@ -1,12 +1,13 @@
 //! What a rank that is a process must know, in one argument of its command.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use checkpoint::{FollowLinks, ReadRules, Strictness};
-use comm::World;
+use comm::{Invitation, LaunchError, World};
 use serde::{Deserialize, Serialize};
-use train::{Ranks, Settings, TrainJob, train_rank};
+use train::{Ranks, Seat, Settings, TrainJob, train_rank};
 
 use crate::opened::num_cores;
 use crate::train_model::Inputs;
@@ -59,6 +60,13 @@ impl RankTask {
         serde_json::to_string(self).expect("a task is plain values")
     }
 
+    fn of_text(text: &str) -> Result<Self, Error> {
+        serde_json::from_str(text).map_err(|error| Error::BadSettings {
+            origin: None,
+            message: format!("of a rank: {error}"),
+        })
+    }
+
     fn rules(&self) -> ReadRules {
         let strictness = if self.is_lax {
             Strictness::Lax
@@ -77,10 +85,30 @@ pub fn train_as_rank(
     stop: &AtomicBool,
     tell: &(dyn Fn(&str) + Sync),
 ) -> Result<(), Error> {
-    let task: RankTask = serde_json::from_str(task).map_err(|error| Error::BadSettings {
-        origin: None,
-        message: format!("of a rank: {error}"),
-    })?;
+    let task = RankTask::of_text(task)?;
+    let seat = Seat::Launched(task.launcher);
+    train_at(&task, seat, stop, tell)
+}
+
+/// Runs one rank of a run that rank 0 has invited this process to. `on_lost` ends the
+/// process if the run does not end by itself once rank 0 is lost.
+pub fn train_as_guest(
+    invitation: Invitation,
+    stop: &AtomicBool,
+    on_lost: impl FnOnce(LaunchError) + Send + 'static,
+) -> Result<(), Error> {
+    let task = RankTask::of_text(&invitation.task)?;
+    let invitation = Arc::new(invitation);
+    let seat = Seat::Guest(Arc::clone(&invitation), Box::new(on_lost));
+    train_at(&task, seat, stop, &|line| invitation.tell(line))
+}
+
+fn train_at(
+    task: &RankTask,
+    seat: Seat,
+    stop: &AtomicBool,
+    tell: &(dyn Fn(&str) + Sync),
+) -> Result<(), Error> {
     let opened = OpenModel::open(ModelPath {
         path: &task.model,
         rules: task.rules(),
@@ -98,5 +126,5 @@ pub fn train_as_rank(
         observer: &|_| (),
         stop,
     };
-    Ok(train_rank(&job, task.rank, task.launcher, tell)?)
+    Ok(train_rank(&job, task.rank, seat, tell)?)
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
+use comm::{Guests, Start, World};
 use train::{Event, Observer, Outcome, Ranks, Settings, TrainJob};
 
 use crate::opened::{num_cores, run_path};
@@ -31,14 +32,22 @@ pub struct TrainOptions<'a> {
     pub out: &'a Path,
     /// The settings.
     pub settings: &'a Settings,
-    /// A program that runs a rank when it is called as `PROGRAM rank TASK` (it hands
-    /// TASK to [`crate::train_as_rank`]): each rank is then a process of its own.
-    /// None for threads of this process.
-    pub program: Option<&'a Path>,
+    /// Where the ranks are; none for threads of this process.
+    pub processes: Option<Processes<'a>>,
     /// Whoever watches.
     pub observer: Observer<'a>,
     /// Set from outside to end the run at the next step boundary.
     pub stop: &'a AtomicBool,
+}
+
+/// Ranks that are a process each.
+#[derive(Debug, Clone, Copy)]
+pub struct Processes<'a> {
+    /// A program that runs a rank when it is called as `PROGRAM rank TASK`: it hands
+    /// TASK to [`crate::train_as_rank`].
+    pub program: &'a Path,
+    /// Ranks that run already and came to a meeting; the others are started.
+    pub guests: &'a Guests,
 }
 
 impl std::fmt::Debug for TrainOptions<'_> {
@@ -132,14 +141,20 @@ fn prepare_and_run(options: &TrainOptions<'_>, opened: &OpenModel) -> Result<Out
     if let Some(eval) = &data.eval {
         prepare_unless(stop, opened, eval, how, &eval_rows)?;
     }
-    let command = |world| {
-        let mut command = Command::new(options.program.unwrap_or(Path::new("")));
-        let task = RankTask::new(world, options, opened, [&rows, &eval_rows], &data);
-        command.arg("rank").arg(task.to_text());
-        command
-    };
-    let ranks = match options.program {
-        Some(_) => Ranks::Processes(&command),
+    let start = options.processes.map(|Processes { program, guests }| {
+        let (rows, eval_rows, data) = (&rows, &eval_rows, &data);
+        move |world: World| {
+            let task = RankTask::new(world, options, opened, [rows, eval_rows], data).to_text();
+            if let Some(guest) = guests.take(world.rank()) {
+                return Start::Guest(guest, task);
+            }
+            let mut command = Command::new(program);
+            command.arg("rank").arg(task);
+            Start::Command(command)
+        }
+    });
+    let ranks = match &start {
+        Some(start) => Ranks::Processes(start),
         None => Ranks::Threads,
     };
     let outcome = train::run(&TrainJob {

@@ -300,7 +300,7 @@ fn train(model: &Path, out: &Path, settings: &Settings) -> (Outcome, Vec<String>
         model: model.into(),
         data: Some(&data),
         out,
-        program: None,
+        processes: None,
         settings,
         observer: &|event| {
             if let Event::Warning { message } = event {

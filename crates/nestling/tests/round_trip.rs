@@ -52,7 +52,7 @@ fn the_last_evaluation_of_a_run_is_the_evaluation_of_its_result() {
         data: Some(&data),
         out: &out,
         settings: &settings,
-        program: None,
+        processes: None,
         observer: &|event| events.lock().unwrap().push(event.clone()),
         stop: &AtomicBool::new(false),
     })

@@ -38,7 +38,7 @@ pub use inference::{InferenceModel, Resting, resting_formats, with_model, with_r
 pub use load::{LoadSettings, Loaded, Origin, ReadWay, UnknownReadWay, load};
 pub use meter::{MemorySnapshot, Meter, PhaseRecord};
 pub use optimizer::{Optimizer, OptimizerSettings};
-pub use processes::{Ranks, train_rank};
+pub use processes::{Ranks, Seat, train_rank};
 pub use rank::RankOutcome;
 pub use rehearse::{LoadReport, RankLoad, Rehearsal, rehearse};
 pub use run::{Outcome, TrainJob, check, run};

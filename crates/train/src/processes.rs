@@ -2,15 +2,16 @@
 
 use std::fs;
 use std::num::NonZeroUsize;
-use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use comm::{RankFailure, World, run_processes, run_rank};
+use comm::{
+    Invitation, LaunchError, RankFailure, Start, World, run_guest, run_processes, run_rank,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::phases::Report;
 use crate::rank::{self, RankOutcome};
-use crate::run::{DEADLINE, Schedule};
+use crate::run::Schedule;
 use crate::{Event, TrainError, TrainJob};
 
 /// Where the ranks of a run are.
@@ -19,9 +20,9 @@ pub enum Ranks<'a> {
     /// Threads of this process.
     #[default]
     Threads,
-    /// Processes, each started by a command that calls [`train_rank`] and hands its
-    /// lines to standard output.
-    Processes(&'a (dyn Fn(World) -> Command + Sync)),
+    /// Processes that call [`train_rank`] and hand its lines to standard output, or to
+    /// rank 0 as its guests.
+    Processes(&'a (dyn Fn(World) -> Start + Sync)),
 }
 
 impl std::fmt::Debug for Ranks<'_> {
@@ -77,7 +78,7 @@ impl Heard {
 /// Runs all ranks as processes; tells what they tell.
 pub(crate) fn run(
     job: &TrainJob<'_>,
-    command: &dyn Fn(World) -> Command,
+    start: &dyn Fn(World) -> Start,
     world_size: NonZeroUsize,
     report: &Report<'_>,
 ) -> Result<Vec<RankOutcome>, TrainError> {
@@ -86,7 +87,7 @@ pub(crate) fn run(
         failed: vec![None; world_size.get()],
         ..Heard::default()
     });
-    let ended = run_processes(world_size, command, job.stop, &|rank, line| {
+    let ended = run_processes(world_size, start, job.stop, &|rank, line| {
         let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
         heard.take(rank, line, report);
     });
@@ -145,13 +146,30 @@ fn host_name() -> String {
     name.trim().to_owned()
 }
 
-/// Runs one rank of a job in this process, which `launcher` has started; hands each
-/// line for the launcher to `tell`.
+/// How a rank that is a process finds the others.
+pub enum Seat {
+    /// The process of this number has started it.
+    Launched(u32),
+    /// It came to a meeting. The function ends the process if its work does not end
+    /// once rank 0 is lost.
+    Guest(Arc<Invitation>, Box<dyn FnOnce(LaunchError) + Send>),
+}
+
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Launched(launcher) => write!(f, "Launched({launcher})"),
+            Self::Guest(..) => f.write_str("Guest"),
+        }
+    }
+}
+
+/// Runs one rank of a job in this process; hands each line for the launcher to `tell`.
 #[expect(clippy::missing_panics_doc, reason = "plain data always have a text")]
 pub fn train_rank(
     job: &TrainJob<'_>,
     rank: usize,
-    launcher: u32,
+    seat: Seat,
     tell: &(dyn Fn(&str) + Sync),
 ) -> Result<(), TrainError> {
     let tell = |told: &Told| tell(&serde_json::to_string(told).expect("plain data"));
@@ -159,12 +177,19 @@ pub fn train_rank(
         .map_err(TrainError::from)
         .and_then(|world| {
             let observer = |event: &Event| tell(&Told::Event(event.clone()));
-            let ended = run_rank(world, launcher, DEADLINE, |group| {
+            let rank_main = |group| {
                 let schedule = Schedule::new(job)?;
                 let plan = schedule.plan(job)?;
                 let report = Report::new(&observer, None);
                 rank::train(job, &schedule, &plan, &group, &report)
-            });
+            };
+            let deadline = job.settings.deadline_of_files();
+            let ended = match seat {
+                Seat::Launched(launcher) => run_rank(world, launcher, deadline, rank_main),
+                Seat::Guest(invitation, on_lost) => {
+                    run_guest(&invitation, deadline, on_lost, rank_main)
+                }
+            };
             ended.map_err(|failure| match failure {
                 RankFailure::Failed { source, .. } => source,
                 RankFailure::NotStarted { rank, source } => TrainError::System {

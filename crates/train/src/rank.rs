@@ -95,6 +95,7 @@ fn train_on_threads(
     let loaded = load(&mut world, &origin, &ledger)?;
 
     phases.next(group, "prepare")?;
+    group.set_deadline(job.settings.deadline());
     // What is not trained stays what it was.
     let encoded = match schedule.num_steps {
         0 => Encoded::default(),
@@ -338,8 +339,10 @@ impl Trainer<'_> {
     fn save(&mut self, path: &Path, staging: Option<Staging>, step: u64) -> Result<(), TrainError> {
         let group = self.world.group;
         self.phases.next(group, "save")?;
+        let settings = self.job.settings;
+        group.set_deadline(settings.deadline_of_files());
         let plan = &self.schedule.export;
-        if step > 0 && !self.job.settings.allow_nan {
+        if step > 0 && !settings.allow_nan {
             check_finite(&self.world, self.job.model, plan, step)?;
         }
         group.barrier("files staged")?;
@@ -363,6 +366,7 @@ impl Trainer<'_> {
             staging.commit()?;
         }
         group.barrier("files in place")?;
+        group.set_deadline(settings.deadline());
         let num_bytes = plan.files().iter().map(PlannedFile::num_bytes).sum();
         self.event(&Event::Saved {
             path: path.display().to_string(),

@@ -7,7 +7,6 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use checkpoint::{ExportPlan, Folder, Sources, Staging};
 use comm::{RankFailure, Threads, run_threads};
@@ -23,9 +22,6 @@ use crate::{
     Event, LearningRate, MatrixRecord, Observer, PhaseRecord, Ranks, Settings, SettingsError,
     TrainError,
 };
-
-/// How long a rank waits for the others before that is an error.
-pub(crate) const DEADLINE: Duration = Duration::from_mins(2);
 
 /// Everything that a run needs, opened and checked.
 #[derive(Clone, Copy)]
@@ -118,7 +114,7 @@ pub fn run(job: &TrainJob<'_>) -> Result<Outcome, TrainError> {
     let ranks = match job.ranks {
         Ranks::Threads => {
             let threads = Threads {
-                deadline: DEADLINE,
+                deadline: settings.deadline_of_files(),
                 ..Threads::of(schedule.world_size)
             };
             run_threads(threads, |group| {
@@ -126,7 +122,7 @@ pub fn run(job: &TrainJob<'_>) -> Result<Outcome, TrainError> {
             })
             .map_err(|failure| rank_error(failure, settings.ranks))?
         }
-        Ranks::Processes(command) => processes::run(job, command, schedule.world_size, &report)?,
+        Ranks::Processes(start) => processes::run(job, start, schedule.world_size, &report)?,
     };
     Ok(outcome(ranks, schedule.num_steps))
 }

@@ -3,6 +3,8 @@
 //! Plain values with defaults, as read from a file or from flags; [`Settings::check`]
 //! refuses what cannot be.
 
+use std::time::Duration;
+
 use checkpoint::UnknownCachePolicy;
 use data::RunLength;
 use plan::{Kept, Patterns, Precision};
@@ -12,6 +14,12 @@ use crate::{LoadSettings, UnknownReadWay};
 
 /// The first and the last block, among names of layers.
 const ENDS: &str = "ends";
+
+/// A day.
+const MAX_DEADLINE: u64 = 86_400;
+
+/// How many times as long ranks may wait for one that reads or writes files.
+const FILES_PATIENCE: u32 = 10;
 
 /// No layer, where a list of layers is asked for.
 const NONE: &str = "none";
@@ -79,6 +87,8 @@ pub struct Settings {
     pub ranks: usize,
     /// Threads of each rank; 0 shares out the cores.
     pub threads: usize,
+    /// Seconds that a rank waits for the others before that is an error.
+    pub deadline: u64,
     /// Data to evaluate on.
     pub eval: Option<String>,
     /// Steps between evaluations; 0 evaluates at the start and the end only.
@@ -128,6 +138,7 @@ impl Default for Settings {
             recompute: "full".to_owned(),
             ranks: 1,
             threads: 0,
+            deadline: 120,
             eval: None,
             eval_every: 0,
             save_every: 0,
@@ -254,6 +265,13 @@ impl Settings {
             "at most 1024",
             &self.threads,
         )?;
+        let is_time = (1..=MAX_DEADLINE).contains(&self.deadline);
+        require(
+            is_time,
+            "deadline",
+            "1 to 86400 seconds",
+            &self.deadline,
+        )?;
         let finite = |key, value: f64| {
             // The update computes in f32.
             let ok = (0.0..=f64::from(f32::MAX)).contains(&value);
@@ -310,6 +328,16 @@ impl Settings {
                 GradientFormat::E5m2 => fp8::Format::E5M2,
             },
         })
+    }
+
+    /// How long a rank waits for the others.
+    pub fn deadline(&self) -> Duration {
+        Duration::from_secs(self.deadline)
+    }
+
+    /// How long it waits while any of them reads or writes files.
+    pub fn deadline_of_files(&self) -> Duration {
+        FILES_PATIENCE * self.deadline()
     }
 
     /// How the checkpoint is read.

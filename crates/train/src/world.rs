@@ -11,6 +11,15 @@ use tensor::{Account, Ledger, Reservation};
 
 use crate::{Optimizer, TrainError};
 
+/// How errors call a unit.
+fn unit_name(unit: usize, num_units: usize) -> String {
+    match unit {
+        0 => "embedding".to_owned(),
+        head if head + 1 == num_units => "head".to_owned(),
+        block => format!("block {}", block - 1),
+    }
+}
+
 /// One rank among others.
 #[derive(Debug)]
 pub struct RankWorld<'a> {
@@ -79,6 +88,9 @@ impl<'a> RankWorld<'a> {
                 ranks.map(|layout| layout.num_bytes).collect()
             })
             .collect();
+        let names = sharding.buckets.iter();
+        let names = names.map(|bucket| unit_name(bucket.unit, formats.num_units()));
+        let names = names.collect();
         let own = layouts.iter().map(|ranks| ranks[rank].num_bytes as u64);
         let weights = ledger.reserve(Account::Weights, own.sum())?;
         Ok(Self {
@@ -87,7 +99,7 @@ impl<'a> RankWorld<'a> {
             device,
             sharding,
             formats,
-            window: group.window(&WindowLayout { slots })?,
+            window: group.window(&WindowLayout { slots })?.with_names(names),
             optimizer,
             layouts,
             fallen: vec![false; formats.num_units()],

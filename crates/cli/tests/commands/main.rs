@@ -8,6 +8,7 @@
 
 mod bad_input;
 mod checkpoints;
+mod launch;
 mod program;
 mod ranks;
 mod reading;

@@ -22,7 +22,7 @@ pub(crate) fn train(model: &Path, data: &Path, settings: &Settings) -> Result<Te
         data: Some(data),
         out: place.path(),
         settings,
-        program: None,
+        processes: None,
         observer: &|_| {},
         stop: &AtomicBool::new(false),
     })?;

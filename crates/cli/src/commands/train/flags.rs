@@ -103,6 +103,10 @@ pub(crate) struct SettingFlags {
     /// Threads of each rank; 0 shares out the cores
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Seconds that a rank waits for the others; ten times as long while files are read
+    /// or written
+    #[arg(long, value_name = "SECONDS")]
+    deadline: Option<u64>,
     /// Data to evaluate on: a .jsonl file, or a folder of them
     #[arg(long, value_name = "DATA")]
     eval: Option<String>,

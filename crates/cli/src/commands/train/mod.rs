@@ -2,6 +2,7 @@
 
 mod answers;
 mod flags;
+mod launch;
 mod lines;
 mod watch;
 
@@ -9,16 +10,18 @@ use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nestling::{
-    DEMO, Event, Outcome, Settings, TrainOptions, check_out, demo_settings, discard_staged,
+    DEMO, Event, Guests, Outcome, Processes, Settings, TrainOptions, check_out, demo_settings, discard_staged,
     discard_temporary, kill_ranks, read_settings, settings_to_toml, show_sample, train_model,
 };
 
 use self::flags::SettingFlags;
+use self::launch::Launched;
 use self::lines::{saved_line, stopped_line};
 use self::watch::{View, Watch};
-use crate::error::CliError;
+use crate::error::{CliError, one_line};
 use crate::output::{note, print};
 use crate::reading::Reading;
 use crate::signals;
@@ -53,6 +56,9 @@ pub(crate) struct Train {
     /// What the ranks are, where there are several
     #[arg(long, value_parser = ["processes", "threads"], default_value = "processes", hide = true)]
     rank_mode: String,
+    /// How long ranks that a cluster's launcher started wait for each other
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
+    meet_timeout: u32,
     #[command(flatten)]
     reading: Reading,
     #[command(flatten)]
@@ -67,7 +73,7 @@ impl Train {
             return Ok(ExitCode::SUCCESS);
         }
         match (self.show_sample, &self.out) {
-            (None, Some(out)) => self.train(out, &settings),
+            (None, Some(out)) => self.launch(out, settings),
             (row, _) => {
                 signals::clean_up_when_ended()?;
                 self.show(row.unwrap_or_default(), &settings)?;
@@ -106,7 +112,37 @@ impl Train {
         print(&format!("{}\n", sample.trim_end()))
     }
 
-    fn train(&self, out: &Path, settings: &Settings) -> Result<ExitCode, CliError> {
+    /// Trains here, or does this process's part of what several were started for.
+    fn launch(&self, out: &Path, mut settings: Settings) -> Result<ExitCode, CliError> {
+        let patience = Duration::from_secs(self.meet_timeout.into());
+        let launched = Launched::find(&mut settings, &self.rank_mode, patience)?;
+        let no_guests = Guests::default();
+        let Some(launched) = launched else {
+            return self.train(out, &settings, &no_guests);
+        };
+        let data = self.data.as_deref().unwrap_or(Path::new(DEMO));
+        let what = [("model", &*self.model), ("data", data), ("out", out)];
+        let what = what.map(|(name, path)| format!("{name} = {}", path.display()));
+        let lines = launch::lines(what, &settings);
+        if !launched.is_rank_0() {
+            return launched.attend(lines);
+        }
+        let guests = launched.hold(lines)?;
+        let ended = self.train(out, &settings, &guests);
+        // Before the ranks ran, nobody else has told them.
+        guests.refuse(&match &ended {
+            Ok(_) => "the run is over".to_owned(),
+            Err(error) => one_line(error),
+        });
+        ended
+    }
+
+    fn train(
+        &self,
+        out: &Path,
+        settings: &Settings,
+        guests: &Guests,
+    ) -> Result<ExitCode, CliError> {
         // Before a signal may remove what is staged there.
         check_out(out)?;
         let asks = self.is_demo() && !self.is_silent();
@@ -126,7 +162,9 @@ impl Train {
             data: self.data.as_deref(),
             out,
             settings,
-            program: program.as_deref(),
+            processes: program
+                .as_deref()
+                .map(|program| Processes { program, guests }),
             observer: &|event| watch.event(event),
             stop: &stop.flag,
         });
