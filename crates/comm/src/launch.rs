@@ -117,9 +117,7 @@ pub fn launch_of_this_process() -> Result<Option<Launch>, LaunchError> {
 }
 
 /// What a launcher says in variables that `variable` looks up.
-fn read_launch(
-    variable: &dyn Fn(&str) -> Option<String>,
-) -> Result<Option<Launch>, LaunchError> {
+fn read_launch(variable: &dyn Fn(&str) -> Option<String>) -> Result<Option<Launch>, LaunchError> {
     let mut said = Vec::new();
     for family in &FAMILIES {
         let counts = family.only_with.is_none_or(|name| variable(name).is_some());
@@ -199,7 +197,10 @@ impl Family {
         World::new(rank.value, world_size.value).map_err(|_| LaunchError::BadValue {
             variable: self.rank,
             value: rank.value.to_string(),
-            expected: format!("less than {}, which is {}", self.world_size, world_size.value),
+            expected: format!(
+                "less than {}, which is {}",
+                self.world_size, world_size.value
+            ),
         })
     }
 
@@ -314,8 +315,7 @@ fn port_of(job: &str) -> u16 {
 fn first_host(hosts: &str) -> String {
     let end = hosts.find([',', '[']).unwrap_or(hosts.len());
     let (prefix, rest) = hosts.split_at(end);
-    let Some((numbers, rest)) = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'))
-    else {
+    let Some((numbers, rest)) = rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) else {
         return prefix.to_owned();
     };
     let number = numbers.split(['-', ',']).next().unwrap_or_default();

@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 
 use crate::hub::{Hub, Seat};
-use crate::threads::{Ending, panic_message};
 use crate::rendezvous::{Guest, Invitation};
+use crate::threads::{Ending, panic_message};
 use crate::{LaunchError, ProcessGroup, RankFailure, World};
 
 /// How often the launcher looks at its ranks.
@@ -195,7 +195,10 @@ fn greet(
     let stream = told.get_ref().try_clone()?;
     let has_left = Arc::new(AtomicBool::new(false));
     let told = UntilLeft(told, Arc::clone(&has_left));
-    Ok((Process::Guest(stream, has_left), [Some(Box::new(told)), None]))
+    Ok((
+        Process::Guest(stream, has_left),
+        [Some(Box::new(told)), None],
+    ))
 }
 
 /// What a guest tells; takes note of the end.
@@ -380,7 +383,11 @@ pub fn run_guest<T, E: Display>(
         .map_err(|error| not_started(io::Error::other(error)))?;
     let hub = Arc::new(hub);
     let is_over = Arc::new(AtomicBool::new(false));
-    let watched = (Arc::clone(&hub), Arc::clone(&is_over), Arc::clone(invitation));
+    let watched = (
+        Arc::clone(&hub),
+        Arc::clone(&is_over),
+        Arc::clone(invitation),
+    );
     let watch = move || {
         let (hub, is_over, invitation) = watched;
         let lost = invitation.until_lost();

@@ -164,7 +164,10 @@ fn receive_line<T: for<'a> Deserialize<'a>>(
     max_bytes: u64,
 ) -> io::Result<T> {
     let mut line = Vec::new();
-    stream.by_ref().take(max_bytes).read_until(b'\n', &mut line)?;
+    stream
+        .by_ref()
+        .take(max_bytes)
+        .read_until(b'\n', &mut line)?;
     if line.last() != Some(&b'\n') {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
@@ -201,11 +204,7 @@ impl Guest {
     }
 
     /// Gives the guest its task and the memory of the ranks; gives what it tells.
-    pub(crate) fn start(
-        self,
-        task: String,
-        memory: impl AsFd,
-    ) -> io::Result<BufReader<TcpStream>> {
+    pub(crate) fn start(self, task: String, memory: impl AsFd) -> io::Result<BufReader<TcpStream>> {
         let handover = Handover::offer()?;
         let socket = handover.name().to_owned();
         send(self.stream.get_ref(), &Answer::Start { task, socket })?;

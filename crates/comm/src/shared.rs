@@ -243,7 +243,7 @@ impl<'a> Unsharded<'a> {
             return Err(place.held("unshard", "writes"));
         }
         place.seat().wait(
-            &|| format!("unshard of {}", place.window.name(place.slot)),
+            &|| format!("unshard of {}", place.name()),
             |board| place.state(board).not_published(rank),
             |board| place.state(board).try_hold(rank).map(Ok),
         )?;
@@ -331,7 +331,7 @@ impl<'a> OwnMut<'a> {
         {
             let seat = place.seat();
             let board = seat.hub.lock();
-            board.check(&|| format!("write of {}", place.window.name(place.slot)))?;
+            board.check(&|| format!("write of {}", place.name()))?;
             let slot = place.state(&board);
             if slot.is_held(rank) {
                 return Err(place.held("write", "reads"));
@@ -344,7 +344,7 @@ impl<'a> OwnMut<'a> {
             seat.hub.wake_if(wakes);
         }
         place.seat().wait(
-            &|| format!("write of {}", place.window.name(place.slot)),
+            &|| format!("write of {}", place.name()),
             |board| place.state(board).not_entered(rank),
             |board| place.state(board).may_write(rank).then_some(Ok(())),
         )?;

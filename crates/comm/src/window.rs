@@ -84,14 +84,6 @@ impl Window {
         Self { names, ..self }
     }
 
-    /// How errors call a slot.
-    pub(crate) fn name(&self, slot: usize) -> String {
-        match self.names.get(slot) {
-            Some(name) => format!("slot {slot} ({name})"),
-            None => format!("slot {slot}"),
-        }
-    }
-
     /// Waits until every rank's part is published and gives them all; dropping
     /// them is resharding.
     pub fn unshard(&self, slot: usize) -> Result<Unsharded<'_>> {
@@ -153,6 +145,14 @@ pub(crate) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
+    /// How errors call the slot.
+    pub(crate) fn name(&self) -> String {
+        match self.window.names.get(self.slot) {
+            Some(name) => format!("slot {} ({name})", self.slot),
+            None => format!("slot {}", self.slot),
+        }
+    }
+
     pub(crate) fn seat(&self) -> &'a Seat {
         &self.window.seat
     }

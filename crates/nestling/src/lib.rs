@@ -57,6 +57,7 @@ pub use train::{
     ReadWay, Settings, StepRecord, TrainError,
 };
 pub use train_model::{
-    DEMO_ANSWER_TOKENS, Processes, TrainOptions, demo_questions, demo_settings, discard_staged, train_model,
+    DEMO_ANSWER_TOKENS, Processes, TrainOptions, demo_questions, demo_settings, discard_staged,
+    train_model,
 };
 pub use verify::{Verdict, Verified, VerifyReport, verify, verify_two, write_digests};

@@ -266,12 +266,7 @@ impl Settings {
             &self.threads,
         )?;
         let is_time = (1..=MAX_DEADLINE).contains(&self.deadline);
-        require(
-            is_time,
-            "deadline",
-            "1 to 86400 seconds",
-            &self.deadline,
-        )?;
+        require(is_time, "deadline", "1 to 86400 seconds", &self.deadline)?;
         let finite = |key, value: f64| {
             // The update computes in f32.
             let ok = (0.0..=f64::from(f32::MAX)).contains(&value);

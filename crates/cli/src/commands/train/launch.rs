@@ -95,5 +95,7 @@ fn about(lines: Vec<String>) -> About {
 pub(super) fn lines(what: [String; 3], settings: &Settings) -> Vec<String> {
     let settings = settings_to_toml(settings);
     let settings = settings.lines().filter(|line| !line.is_empty());
-    what.into_iter().chain(settings.map(str::to_owned)).collect()
+    what.into_iter()
+        .chain(settings.map(str::to_owned))
+        .collect()
 }

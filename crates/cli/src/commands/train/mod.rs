@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nestling::{
-    DEMO, Event, Guests, Outcome, Processes, Settings, TrainOptions, check_out, demo_settings, discard_staged,
-    discard_temporary, kill_ranks, read_settings, settings_to_toml, show_sample, train_model,
+    DEMO, Event, Guests, Outcome, Processes, Settings, TrainOptions, check_out, demo_settings,
+    discard_staged, discard_temporary, kill_ranks, read_settings, settings_to_toml, show_sample,
+    train_model,
 };
 
 use self::flags::SettingFlags;
