@@ -27,6 +27,7 @@ struct Cli {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     cli.command.run().unwrap_or_else(|error| {
+        signals::let_signals_end();
         // Whoever closed the pipe has seen enough.
         if error.is_broken_pipe() {
             return ExitCode::SUCCESS;

@@ -1,5 +1,6 @@
 //! Ctrl-C, SIGTERM and SIGHUP: what is removed before the program ends by them.
 
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 
 use nestling::discard_temporary;
@@ -12,12 +13,24 @@ use crate::error::CliError;
 /// The signals that ask a program to end.
 pub(crate) const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
+/// Whether a signal is about to end the program.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+
 /// Removes the temporary files when a signal ends the program.
 pub(crate) fn clean_up_when_ended() -> Result<(), CliError> {
     on_each(|signal| {
+        IS_ENDING.store(true, SeqCst);
         discard_temporary();
         end_by(signal);
     })
+}
+
+/// Does not return if a signal is ending the program: an error for want of a file that
+/// was removed for it is none to report.
+pub(crate) fn let_signals_end() {
+    while IS_ENDING.load(SeqCst) {
+        thread::park();
+    }
 }
 
 /// Calls `act` on a thread of its own for every signal that comes.

@@ -245,7 +245,7 @@ impl Family {
         };
         let address = match variable(ADDRESS).filter(|address| !address.trim().is_empty()) {
             Some(address) => address.trim().to_owned(),
-            None if is_torchrun && world.world_size() > 1 => return Err(missing(ADDRESS)),
+            None if is_torchrun && world.has_peers() => return Err(missing(ADDRESS)),
             None if local_world_size.is_none_or(|size| size == world.world_size()) => {
                 let hosts = variable(SLURM_HOSTS).filter(|_| self.only_with.is_some());
                 hosts.map_or_else(|| "127.0.0.1".to_owned(), |hosts| first_host(&hosts))
@@ -258,7 +258,7 @@ impl Family {
         let given = variable(PORT).map(|text| port(&text)).transpose()?;
         let port = match given {
             Some(port) if variable(TORCHRUN_LISTENS).as_deref() != Some("True") => port,
-            None if is_torchrun && world.world_size() > 1 => return Err(missing(PORT)),
+            None if is_torchrun && world.has_peers() => return Err(missing(PORT)),
             given => port_of(&format!("{token} {given:?}")),
         };
         Ok(Meeting {

@@ -31,6 +31,11 @@ impl World {
         self.rank
     }
 
+    /// Whether there is another rank to wait for.
+    pub fn has_peers(self) -> bool {
+        self.rank > 0 || self.rank + 1 < self.world_size
+    }
+
     /// How many ranks there are.
     pub fn world_size(self) -> usize {
         self.world_size

@@ -89,8 +89,9 @@ const RESERVED_WORDS: &[(&str, &[&str], &str)] = &[
     ),
     (
         "env::var",
-        &[],
-        "settings are values that are handed down, not the environment",
+        &["comm"],
+        "settings are values that are handed down, not the environment; `comm` reads which rank \
+         a launcher has started",
     ),
     (
         "env::set_var",

@@ -22,7 +22,7 @@ pub(super) struct Launched {
 }
 
 impl Launched {
-    /// None where no launcher has started several ranks. Sets the number of ranks, or
+    /// None where no launcher has started other ranks too. Sets the number of ranks, or
     /// refuses another.
     pub(super) fn find(
         settings: &mut Settings,
@@ -30,7 +30,7 @@ impl Launched {
         patience: Duration,
     ) -> Result<Option<Self>, CliError> {
         let launch = launch_of_this_process()?;
-        let Some(launch) = launch.filter(|launch| launch.world.world_size() > 1) else {
+        let Some(launch) = launch.filter(|launch| launch.world.has_peers()) else {
             return Ok(None);
         };
         if settings.ranks != Settings::default().ranks {
