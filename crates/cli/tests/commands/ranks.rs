@@ -111,6 +111,27 @@ fn a_killed_rank_ends_the_run_with_its_name() {
     }
 }
 
+/// A rank that hangs is not seen to end; the others miss it.
+#[test]
+fn a_stopped_rank_is_named_after_the_deadline() {
+    let place = Place::with_tiny();
+    let words = format!("{RUN} --steps 1000000 --ranks 3 --deadline 3");
+    let mut run = Running::start(&place, &words);
+    run.wait_for("\"event\":\"step\"");
+    let pids = rank_pids(run.child.id());
+    let start = Instant::now();
+    kill_process(pids[1], Signal::STOP).unwrap();
+    let (_, notes, status) = run.finish();
+    assert_eq!(status.code(), Some(1), "{notes}");
+    assert!(start.elapsed() >= Duration::from_secs(3));
+    assert!(start.elapsed() < Duration::from_secs(3) + PROMPT);
+    let error = notes.lines().last().unwrap();
+    assert!(error.contains("waited 3."), "{error}");
+    assert!(error.contains("for rank(s) [1]"), "{error}");
+    are_gone(&pids);
+    assert!(!staged(&place).exists());
+}
+
 #[test]
 fn ranks_end_with_their_launcher() {
     let place = Place::with_tiny();
