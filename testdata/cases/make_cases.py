@@ -14,6 +14,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from caselib import REGISTRY, put_json  # noqa: E402
 import fp8  # noqa: E402,F401
 import loading  # noqa: E402,F401
+import sharding  # noqa: E402,F401
 import tokenizers  # noqa: E402,F401
 
 

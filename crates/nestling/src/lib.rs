@@ -53,8 +53,8 @@ pub use staked::check_out;
 pub use temporary::discard_temporary;
 pub use tensor::Dtype;
 pub use train::{
-    Event, LedgerAccount, LoadReport, MatrixRecord, Outcome, PhaseRecord, RankLoad, RankOutcome,
-    ReadWay, Settings, StepRecord, TrainError,
+    ClipMode, Event, LedgerAccount, LoadReport, MatrixRecord, Outcome, PhaseRecord, RankLoad,
+    RankOutcome, ReadWay, Settings, StepRecord, TrainError,
 };
 pub use train_model::{
     DEMO_ANSWER_TOKENS, Processes, TrainOptions, demo_questions, demo_settings, discard_staged,

@@ -7,7 +7,7 @@ use nestling::{Error, OpenModel};
 
 use crate::mentions::mentions;
 use crate::words::Words;
-use crate::{containers, fp8, model, samples};
+use crate::{containers, fp8, model, samples, sharding};
 
 /// A case of `testdata/cases/`.
 #[derive(Debug)]
@@ -42,7 +42,9 @@ impl Case {
         let mut words = self.words();
         containers::check(self, &mut words);
         fp8::check(self, &mut words);
-        if let Some(verdict) = words.take::<String>("load") {
+        sharding::check(self, &mut words);
+        let loads = ["load", "shard"].map(|word| words.take::<String>(word));
+        for verdict in loads.into_iter().flatten() {
             let opened = OpenModel::open(&self.model());
             meets(&verdict, &mut words, opened, |words, opened| {
                 model::check(self, words, &opened);

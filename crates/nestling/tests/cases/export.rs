@@ -68,7 +68,7 @@ pub(crate) fn comes_back(case: &Case, source: &OpenModel, ids: &[u32], ranks: us
 }
 
 #[track_caller]
-fn bytes_of(folder: &Folder, name: &str) -> Vec<u8> {
+pub(crate) fn bytes_of(folder: &Folder, name: &str) -> Vec<u8> {
     let tensor = folder.find(name).unwrap_or_else(|| panic!("no `{name}`"));
     let mut bytes = vec![0; usize::try_from(tensor.num_bytes()).unwrap()];
     let reader = folder.open_files().unwrap();

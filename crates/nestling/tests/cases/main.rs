@@ -18,5 +18,6 @@ mod mentions;
 mod model;
 mod samples;
 mod sha256;
+mod sharding;
 mod tokenizers;
 mod words;
