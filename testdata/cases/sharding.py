@@ -98,27 +98,6 @@ def _(d):
     return e
 
 
-def put_model(d, cfg, w, dtype="F32"):
-    write_model(J(d, "model"), cfg, items_of(w, dtype))
-
-
-def step_loss(cfg, w, rows):
-    s = n = 0
-    for ids, m in rows:
-        a, b = ce_sum(llama_forward(cfg, w, ids), ids, shift(ids, m))
-        s, n = s + a, n + b
-    return s, n
-
-
-def step_expect(d, cfg, w, rows, only=None):
-    _, n = step_loss(cfg, w, rows)
-    lf = lambda ww: step_loss(cfg, ww, rows)[0] / n
-    g = fd_grads(cfg, w, lf)
-    put_json(J(d, "grads.json"), {k: np.round(v, 9).tolist() for k, v in g.items() if k in ("model.norm.weight", "model.layers.0.self_attn.k_proj.weight",
-                                                                                          "model.layers.0.input_layernorm.weight", "model.embed_tokens.weight")})
-    return dict(train="ok", loss=float(lf({k: np.asarray(v, np.float64) for k, v in w.items()})), target_tokens=int(n), grad_norm=gnorm(g), grads_file="grads.json")
-
-
 @case("SH10", "shard", "pytorch/pytorch#104690, #91167; huggingface/peft#1702", "frozen and trainable parameters in one block")
 def _(d):
     cfg = llama_cfg()
