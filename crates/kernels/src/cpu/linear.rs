@@ -185,8 +185,9 @@ pub(super) fn dgrad(
     });
 }
 
-/// What some rows of the weight add. Decoded rows are multiplied together whatever
-/// segments they come from, so that no sum depends on how a weight is cut.
+/// What some rows of the weight add: multiplied together whatever segments they
+/// come from, so that no sum depends on how a weight is cut. f32 rows of one
+/// segment are read where they lie, others from the panel.
 fn dgrad_rows(
     dy: Matrix<'_>,
     weight: &Weight<&[u8]>,
@@ -195,20 +196,23 @@ fn dgrad_rows(
     (y, adds): (&mut MatrixMut<'_>, bool),
     panel: &mut [f32],
 ) {
-    for piece in pieces(weight, rows.clone(), usize::MAX) {
-        if let Some(elements) = piece.in_place() {
-            let i = weight.cols;
-            let elements = Matrix::new(elements, piece.rows.len(), i, i).cols(cols.clone());
-            let adds = adds || piece.rows.start > rows.start;
-            matmul(y, adds, 1.0, dy.cols(piece.rows.clone()), elements);
-        } else {
-            let at = (piece.rows.start - rows.start) * cols.len();
-            piece.decode(cols.clone(), &mut panel[at..]);
-        }
+    let dy = dy.cols(rows.clone());
+    let whole = pieces(weight, rows.clone(), usize::MAX).find(|piece| piece.rows == rows);
+    if let Some(elements) = whole.and_then(|piece| piece.in_place()) {
+        let elements = Matrix::new(elements, rows.len(), weight.cols, weight.cols);
+        return matmul(y, adds, 1.0, dy, elements.cols(cols));
     }
-    if weight.format != WeightFormat::F32 {
-        let panel = Matrix::new(panel, rows.len(), cols.len(), cols.len());
-        matmul(y, adds, 1.0, dy.cols(rows), panel);
+    let width = panel.len() / rows.len();
+    for first in cols.clone().step_by(width) {
+        let part = first..cols.end.min(first + width);
+        for piece in pieces(weight, rows.clone(), usize::MAX) {
+            let at = (piece.rows.start - rows.start) * part.len();
+            piece.decode(part.clone(), &mut panel[at..]);
+        }
+        let panel = Matrix::new(panel, rows.len(), part.len(), part.len());
+        let of_block = first - cols.start..part.end - cols.start;
+        let mut y = y.block(0..dy.num_rows(), of_block);
+        matmul(&mut y, adds, 1.0, dy, panel);
     }
 }
 

@@ -229,8 +229,27 @@ fn chunks<'a>(
     parts
 }
 
+/// Products that are summed before they are added to the output. `gemm` sums as many
+/// at once where an output is large, and others where it is not.
+const SUMMED: usize = 512;
+
 /// `y = factor * a b`, or adds that to `y`, on this thread.
+///
+/// An element's sum has the same order in every product that it can be part of, but
+/// for those of one row or column, or of at most 256 elements.
 pub(super) fn matmul(y: &mut MatrixMut<'_>, adds: bool, factor: f32, a: Matrix<'_>, b: Matrix<'_>) {
+    let inner = a.cols;
+    assert_eq!(inner, b.rows, "sizes of a product");
+    let part = inner.div_ceil(inner.div_ceil(SUMMED).max(1)).max(1);
+    for first in (0..inner.max(1)).step_by(part) {
+        let range = first..inner.min(first + part);
+        let (a, b) = (a.cols(range.clone()), b.rows(range));
+        sum(y, adds || first > 0, factor, a, b);
+    }
+}
+
+/// A product whose sums are short enough to be made at once.
+fn sum(y: &mut MatrixMut<'_>, adds: bool, factor: f32, a: Matrix<'_>, b: Matrix<'_>) {
     let (m, n, k) = (y.rows, y.cols, a.cols);
     assert_eq!((a.rows, b.rows, b.cols), (m, k, n), "sizes of a product");
     // SAFETY: `gemm` reads `a` and `b` and writes `y` at exactly the elements

@@ -91,7 +91,7 @@ impl<'a> Piece<'a> {
         let panel = &mut panel[..self.rows.len() * cols.len()];
         let (segment, rows) = (self.segment, self.segment_rows);
         match self.format {
-            WeightFormat::F32 => unreachable!("f32 is read where it lies"),
+            WeightFormat::F32 => self.copy_f32(&cols, panel),
             WeightFormat::Bf16 => self.decode_bf16(cols, panel),
             WeightFormat::E4m3 => {
                 tiled_codes(segment, rows, self.cols).decode(self.in_segment.clone(), cols, panel);
@@ -100,6 +100,14 @@ impl<'a> Piece<'a> {
                 let planes = nested_planes(segment, rows, self.cols, nesting);
                 decode_nested_panel(&planes, self.in_segment.clone(), cols, panel);
             }
+        }
+    }
+
+    fn copy_f32(&self, cols: &Range<usize>, panel: &mut [f32]) {
+        let rows = self.in_place().unwrap_or_default();
+        let rows = rows.chunks_exact(self.cols);
+        for (row, out) in rows.zip(panel.chunks_exact_mut(cols.len())) {
+            out.copy_from_slice(&row[cols.clone()]);
         }
     }
 

@@ -158,7 +158,7 @@ pub(crate) fn assert_close(
 }
 
 #[track_caller]
-fn assert_same_bits(first: &[Output], second: &[Output], name: &str) {
+pub(crate) fn assert_same_bits(first: &[Output], second: &[Output], name: &str) {
     for ((output, first), (_, second)) in first.iter().zip(second) {
         let differs = first
             .iter()

@@ -1,9 +1,9 @@
 //! Linear layers: forward, both gradients, and the bias's.
 
 use fp8::{Format, Nesting};
-use kernels::WeightFormat;
+use kernels::{Arena, Cpu, WeightFormat};
 
-use crate::agreement::{Case, Outputs, Under, agrees};
+use crate::agreement::{ARENA_BYTES, Case, Outputs, Under, agrees, assert_same_bits};
 use crate::inputs::{MATRIX_FORMATS, Random, StoredWeight};
 
 /// Sums of up to 1031 products of normal numbers in f32: each of n additions
@@ -122,6 +122,30 @@ fn a_weight_of_several_panels_agrees() {
                 },
                 TOLERANCE,
             );
+        }
+    }
+}
+
+#[test]
+fn no_bit_depends_on_where_a_weight_is_cut() {
+    for (t, o, i) in [(1, 300, 129), (64, 517, 1031), (100, 1200, 40)] {
+        for format in [WeightFormat::F32, WeightFormat::Bf16] {
+            let [whole, cut @ ..] = [1, 2, 3, 5].map(|num_segments| {
+                let case = Linear {
+                    t,
+                    o,
+                    i,
+                    num_segments,
+                    format,
+                    has_bias: true,
+                    adds: true,
+                };
+                let arena = Arena::new(ARENA_BYTES).expect("address space");
+                case.run(&Cpu::new(arena, 2))
+            });
+            for found in cut {
+                assert_same_bits(&whole, &found, &format!("{t} {o} {i} {format:?}"));
+            }
         }
     }
 }

@@ -280,6 +280,8 @@ fn a_table_in_two_buckets_trains_the_same_on_any_ranks_and_with_held_logits() {
 #[test]
 fn with_a_micro_batch_a_rank_every_world_gives_the_same_bits() {
     for (config, recipe) in [
+        (small(false), "f32"),
+        (two_buckets(true), "f32"),
         (small(true), "bf16"),
         (small(false), "bf16-lean"),
         (small(true), "fp8"),
