@@ -36,6 +36,6 @@ pub use master::{
 };
 pub use moments::MomentPlanes;
 pub use nested::Nesting;
-pub use quantize::{Quantized, quantize_rows, quantize_tiles};
+pub use quantize::{Quantized, operand_factors, quantize_rows, quantize_tiles, round_rows};
 pub use random::Random;
 pub use scale::{Headroom, ScaleInv, amax};

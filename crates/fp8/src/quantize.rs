@@ -30,6 +30,44 @@ pub fn quantize_rows(values: &[f32], cols: usize, format: Format) -> Quantized {
     quantized
 }
 
+/// Rounds rows of operands to a format, as they are multiplied: each 1 x 128 block
+/// under factors of its own, see [`operand_factors`].
+pub fn round_rows(values: &[f32], cols: usize, format: Format) -> Vec<f32> {
+    let blocks = values.chunks(cols).flat_map(|row| row.chunks(TILE));
+    let rounded = blocks.flat_map(|block| {
+        let factors = operand_factors(amax(block), format);
+        let round = move |&x: &f32| match factors {
+            Some([scale, scale_inv]) => format.decode(format.encode(x * scale)) * scale_inv,
+            None => f32::NAN,
+        };
+        block.iter().map(round)
+    });
+    rounded.collect()
+}
+
+/// What a block of operands is multiplied by before and after its cast: factors with
+/// which its largest magnitude becomes the format's largest number, and itself again.
+/// None where that magnitude is not finite.
+///
+/// No power of two: a block's largest number decides most of a product, and so is
+/// rounded the least. The factors are at most 2^126, so that both are normal numbers.
+#[inline(always)]
+pub fn operand_factors(amax: f32, format: Format) -> Option<[f32; 2]> {
+    let max = format.max_finite();
+    let smallest = max * SMALLEST_FACTOR;
+    if !amax.is_finite() {
+        return None;
+    }
+    if amax < smallest {
+        let factor = if amax == 0.0 { 1.0 } else { SMALLEST_FACTOR };
+        return Some([1.0 / factor, factor]);
+    }
+    Some([max / amax, amax / max])
+}
+
+/// 2^-126, the smallest normal number.
+const SMALLEST_FACTOR: f32 = f32::MIN_POSITIVE;
+
 /// Quantizes tiles of 128 x 128.
 pub fn quantize_tiles(
     values: &[f32],

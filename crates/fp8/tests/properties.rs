@@ -11,7 +11,7 @@ use std::ops::Range;
 use fp8::bf16::{round_nearest, widen};
 use fp8::{
     Encoded, Format, Fp8Error, Headroom, MomentPlanes, NestedPlanes, Nesting, Random, Rounding,
-    ScaleInv, TILE, encode_in_place, quantize_rows, quantize_tiles,
+    ScaleInv, TILE, amax, encode_in_place, quantize_rows, quantize_tiles, round_rows,
 };
 use proptest::prelude::*;
 
@@ -357,9 +357,45 @@ fn the_noise_of_a_cast_is_that_of_its_format() {
         let by_row = values.chunks(cols).zip(decoded.chunks(cols));
         let mean = by_row.map(|(a, b)| sqnr(a, b)).sum::<f64>() / rows as f64;
         assert!((mean - expected).abs() < BAND, "{format:?}: {mean} dB");
+        let rounded = round_rows(&values, cols, format);
+        let by_row = values.chunks(cols).zip(rounded.chunks(cols));
+        let mean = by_row.map(|(a, b)| sqnr(a, b)).sum::<f64>() / rows as f64;
+        let better = expected + 0.3;
+        assert!((mean - better).abs() < BAND, "{format:?}: {mean} dB");
         let even = gaussian(13, rows * cols);
         let tiles = quantize_tiles(&even, cols, format, Headroom::None);
         let tiles = sqnr(&even, &tiles.decode_tiles(cols, format));
         assert!((tiles - expected).abs() < BAND, "{format:?}: {tiles} dB");
+    }
+}
+
+#[test]
+fn the_largest_operand_of_a_block_stays_what_it_is() {
+    let cols = 300;
+    for format in Format::ALL {
+        // Up to the largest and down below the smallest normal number.
+        for exponent in [-149, -140, -126, -100, -8, 0, 60, 127] {
+            let values: Vec<f32> = gaussian(14, 4 * cols)
+                .into_iter()
+                .map(|x| x.clamp(-3.0, 3.0) / 4.0 * 2_f32.powi(exponent))
+                .collect();
+            let rounded = round_rows(&values, cols, format);
+            for (row, rounded) in values.chunks(cols).zip(rounded.chunks(cols)) {
+                for (block, rounded) in row.chunks(TILE).zip(rounded.chunks(TILE)) {
+                    let largest = amax(block);
+                    let near = |a: f32, b: f32| (a - b).abs() <= 3e-7 * b.abs();
+                    let place = block.iter().position(|x| x.abs() == largest).unwrap();
+                    // The format has a number that large, unless the factors are at their end.
+                    let is_normal = largest >= format.max_finite() * f32::MIN_POSITIVE;
+                    assert!(!is_normal || near(rounded[place], block[place]));
+                    assert!(near(amax(rounded), largest) || amax(rounded) < largest || !is_normal);
+                    let is_whole = block.iter().zip(rounded).all(|(&x, &rounded)| {
+                        let is_alike = x.is_sign_positive() == rounded.is_sign_positive();
+                        rounded.is_finite() && (is_alike || rounded == 0.0)
+                    });
+                    assert!(is_whole, "{format:?} 2^{exponent}");
+                }
+            }
+        }
     }
 }

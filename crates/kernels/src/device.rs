@@ -444,8 +444,8 @@ pub trait Device {
         scale: f32,
     );
 
-    /// Rounds rows of `cols` numbers to a format, each 1 x 128 block under a power of
-    /// two of its own: what [`crate::WeightFormat::E4m3`] is multiplied by.
+    /// Rounds rows of `cols` numbers to a format, each 1 x 128 block under a factor of
+    /// its own ([`fp8::operand_factors`]): what [`crate::WeightFormat::E4m3`] is multiplied by.
     fn quantize(&self, x: &mut Self::Buffer, cols: usize, format: Format) -> RowCounts;
 
     /// One optimizer update of a run of elements, with the gradient at

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use fp8::{Format, Grid, Headroom, ScaleInv, TILE, amax, encode_e4m3, encode_e5m2};
+use fp8::{
+    Format, Grid, Headroom, ScaleInv, TILE, amax, encode_e4m3, encode_e5m2, operand_factors,
+};
 use rayon::prelude::*;
 
 use super::{STRIP, strips};
@@ -81,7 +83,7 @@ impl RowCounts {
 /// Numbers that one task rounds.
 const ROUNDED_LEN: usize = 64 * 1024;
 
-/// Rounds rows of `cols` numbers to what [`quantize_rows`] gives.
+/// Rounds rows of `cols` numbers as [`fp8::round_rows`] does.
 pub fn round_rows(values: &mut [f32], cols: usize, format: Format) -> RowCounts {
     match format {
         Format::E4M3 => round_all_rows(values, cols, format, round_e4m3),
@@ -149,23 +151,21 @@ fn round_all_rows(
 #[inline(always)]
 fn round_block(values: &mut [f32], format: Format, round: impl Fn(f32) -> f32) -> RowCounts {
     let amax = amax(values);
-    let scale_inv = ScaleInv::of_amax(amax, format, Headroom::None);
     let mut counts = RowCounts {
         num_elements: values.len() as u64,
-        num_nan_blocks: u64::from(scale_inv.is_nan()),
         ..RowCounts::default()
     };
-    if scale_inv.is_nan() {
+    let Some([scale, scale_inv]) = operand_factors(amax, format) else {
         values.fill(f32::NAN);
+        counts.num_nan_blocks = 1;
         return counts;
-    }
+    };
     counts.amax = amax;
-    let (scale, inverse) = (scale_inv.scale(), scale_inv.to_f32());
     let mut num_underflowed = 0_u32;
     for x in values {
         let rounded = round(*x * scale);
         num_underflowed += u32::from(rounded == 0.0) & u32::from(*x != 0.0);
-        *x = rounded * inverse;
+        *x = rounded * scale_inv;
     }
     counts.num_underflowed = num_underflowed.into();
     counts

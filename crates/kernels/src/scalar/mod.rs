@@ -487,8 +487,7 @@ impl<F: Float> Device for Scalar<F> {
     /// Rounded as f32 numbers.
     fn quantize(&self, x: &mut Numbers<F>, cols: usize, format: Format) -> RowCounts {
         let values: Vec<f32> = x.0.iter().map(|x| x.to_f32()).collect();
-        let rounded = fp8::quantize_rows(&values, cols, format);
-        let rounded = rounded.decode_rows(cols, format);
+        let rounded = fp8::round_rows(&values, cols, format);
         let mut counts = RowCounts {
             num_elements: values.len() as u64,
             ..RowCounts::default()
