@@ -6,18 +6,19 @@
 //! parallel, two norms   y = x + attention(norm(x)) + mlp(norm'(x))
 //! ```
 //!
-//! Only `x` outlives the forward. The backward recomputes the rest, all but the
-//! last product, and drops each buffer after its last use.
+//! Only `x` outlives the forward, or else all that the backward needs ([`Kept`]). What
+//! was not kept the backward makes again, all but the last product; it drops each
+//! buffer after its last use.
 
 use fp8::Format;
 use kernels::{ArenaFull, Device, Purpose, WeightFormat};
 use shard::Bucket;
 use spec::{Role, Unit, UnitKind};
 
-use crate::attention::{Attention, Kept, Projections};
+use crate::attention::{self, Attention, Projections};
 use crate::linear::{Input, Linear, Placed};
-use crate::mlp::Mlp;
-use crate::norm::Norm;
+use crate::mlp::{self, Mlp};
+use crate::norm::{Norm, Normed};
 use crate::operands::{OperandCounts, Tally};
 use crate::{Cache, Exchange, Gathered, MicroBatch, Transformer};
 
@@ -56,6 +57,32 @@ enum MlpInput<B> {
     Shared,
     /// The block's input under a norm of its own.
     Own(Norm<B>),
+}
+
+/// What the backward needs of the forward besides the input.
+pub(crate) struct Kept<D: Device> {
+    attention: attention::Kept<D>,
+    /// The sum before the MLP, if there is one.
+    sum_tc: Option<D::Buffer>,
+    /// Of the MLP's norm, if it has one.
+    stats: Option<D::Buffer>,
+    mlp: mlp::Kept<D>,
+}
+
+/// About how many bytes the backward of a block needs of each token.
+pub fn kept_bytes_per_token(model: &Transformer) -> u64 {
+    let spec = &model.spec;
+    let streams = match spec.arrangement {
+        // The norms' outputs, and the sum.
+        spec::Arrangement::Sequential => 3,
+        spec::Arrangement::ParallelOneNorm | spec::Arrangement::ParallelTwoNorms => 2,
+    };
+    let heads = 2 * model.query_width() + 2 * model.kv_width() + spec.heads;
+    let first_block = model.blocks().start;
+    let params = model.units[first_block].params.iter();
+    let inner = params.filter(|param| matches!(param.role, Role::Gate | Role::Up));
+    let width = streams * spec.hidden + heads + inner.count() * spec.intermediate;
+    (size_of::<f32>() * width) as u64
 }
 
 impl<B: Copy> Block<B> {
@@ -161,31 +188,109 @@ impl<B: Copy> Block<B> {
         Ok(y_tc)
     }
 
-    /// Turns `dy_tc` into the gradient of `x_tc` and writes (`adds`: adds) the
-    /// gradients of all weights to the bucket's gradient.
-    #[expect(clippy::too_many_arguments, reason = "a backward names all it reads")]
-    pub(crate) fn backward<'a, D: Device<Bytes<'a> = B>>(
+    /// As [`Block::forward`] of a whole sequence, with what the backward needs.
+    pub(crate) fn forward_kept<'a, D: Device<Bytes<'a> = B>>(
         &self,
         device: &D,
         model: &Transformer,
         batch: &MicroBatch,
         x_tc: &D::Buffer,
+    ) -> Result<(D::Buffer, Kept<D>), ArenaFull> {
+        let mut y_tc = device.alloc(device.len(x_tc), Purpose::UnitInput)?;
+        let kept = self.keep(device, model, batch, x_tc)?;
+        let all = 0..device.len(x_tc);
+        if let Some(sum_tc) = &kept.sum_tc {
+            device.copy(sum_tc, all, &mut y_tc, 0);
+        } else {
+            device.copy(x_tc, all, &mut y_tc, 0);
+            let output = &self.attention.output;
+            output.forward_of(device, &kept.attention.a_tnh, &mut y_tc, true)?;
+        }
+        self.mlp.forward_kept(device, model, &kept.mlp, &mut y_tc)?;
+        Ok((y_tc, kept))
+    }
+
+    /// Everything but the last product.
+    fn keep<'a, D: Device<Bytes<'a> = B>>(
+        &self,
+        device: &D,
+        model: &Transformer,
+        batch: &MicroBatch,
+        x_tc: &D::Buffer,
+    ) -> Result<Kept<D>, ArenaFull> {
+        let attention = self.attend(device, model, batch, x_tc, None)?;
+        let mut sum_tc = None;
+        let (h_tc, stats) = match &self.mlp_input {
+            MlpInput::Sum(norm) => {
+                let r_tc = sum_tc.insert(copied(device, x_tc)?);
+                let output = &self.attention.output;
+                output.forward_of(device, &attention.a_tnh, r_tc, true)?;
+                let Normed { h_tc, stats } = norm.forward(device, model, r_tc)?;
+                (h_tc, Some(stats))
+            }
+            MlpInput::Own(norm) => {
+                let Normed { h_tc, stats } = norm.forward(device, model, x_tc)?;
+                (h_tc, Some(stats))
+            }
+            MlpInput::Shared => (copied(device, attention.h_tc.as_plain())?, None),
+        };
+        Ok(Kept {
+            attention,
+            sum_tc,
+            stats,
+            mlp: self.mlp.keep(device, model, h_tc)?,
+        })
+    }
+
+    /// Turns `dy_tc` into the gradient of `x_tc` and writes (`adds`: adds) the
+    /// gradients of all weights to the bucket's gradient. What was not `kept` is made
+    /// again.
+    pub(crate) fn backward<'a, D: Device<Bytes<'a> = B>>(
+        &self,
+        device: &D,
+        model: &Transformer,
+        batch: &MicroBatch,
+        (x_tc, kept): (&D::Buffer, Option<Kept<D>>),
         dy_tc: &mut D::Buffer,
-        grad: &mut D::Buffer,
-        adds: bool,
+        (grad, adds): (&mut D::Buffer, bool),
     ) -> Result<(), ArenaFull> {
         if !adds {
             self.clear_vectors(device, grad);
         }
-        let kept = self.attend(device, model, batch, x_tc, None)?;
-        let all = (device, model, batch);
-        match &self.mlp_input {
-            MlpInput::Sum(norm) => {
-                self.backward_in_turn(all, kept, norm, x_tc, dy_tc, (grad, adds))
+        let kept = match kept {
+            Some(kept) => kept,
+            None => self.keep(device, model, batch, x_tc)?,
+        };
+        let Kept {
+            attention,
+            sum_tc,
+            stats,
+            mlp,
+        } = kept;
+        let of_mlp_tc = self.mlp.backward(device, model, mlp, dy_tc, (grad, adds))?;
+        let of_mlp = match (&self.mlp_input, sum_tc, stats) {
+            (MlpInput::Sum(norm), Some(r_tc), Some(stats)) => {
+                norm.backward(device, model, &r_tc, &stats, &of_mlp_tc, dy_tc, grad)?;
+                drop(of_mlp_tc);
+                None
             }
-            MlpInput::Shared => self.backward_shared(all, kept, x_tc, dy_tc, (grad, adds)),
-            MlpInput::Own(norm) => self.backward_apart(all, kept, norm, x_tc, dy_tc, (grad, adds)),
+            (_, _, stats) => Some((of_mlp_tc, stats)),
+        };
+        let mut of_attention =
+            self.attention
+                .backward(device, model, batch, attention, dy_tc, (grad, adds))?;
+        // Both gradients of a norm's one output are added before its backward; `dy` is
+        // read by attention and MLP before either norm adds to it.
+        if let (MlpInput::Shared, Some((of_mlp_tc, _))) = (&self.mlp_input, &of_mlp) {
+            device.add(of_mlp_tc, &mut of_attention.h_tc, 0);
         }
+        let Normed { h_tc, stats } = of_attention;
+        let norm = &self.input_norm;
+        norm.backward(device, model, x_tc, &stats, &h_tc, dy_tc, grad)?;
+        if let (MlpInput::Own(norm), Some((dh_tc, Some(stats)))) = (&self.mlp_input, of_mlp) {
+            norm.backward(device, model, x_tc, &stats, &dh_tc, dy_tc, grad)?;
+        }
+        Ok(())
     }
 
     /// Norm, projections, positions and attention.
@@ -196,7 +301,7 @@ impl<B: Copy> Block<B> {
         batch: &MicroBatch,
         x_tc: &D::Buffer,
         cache: Option<&mut Cache<D>>,
-    ) -> Result<Kept<D>, ArenaFull> {
+    ) -> Result<attention::Kept<D>, ArenaFull> {
         let normed = self.input_norm.forward(device, model, x_tc)?;
         let others = match self.mlp_input {
             MlpInput::Shared => Some(self.mlp.first()),
@@ -204,77 +309,6 @@ impl<B: Copy> Block<B> {
         };
         let normed = (normed, others.into_iter().flatten());
         self.attention.forward(device, model, batch, normed, cache)
-    }
-
-    /// From `y` to the sum before the MLP, and from there to `x`.
-    fn backward_in_turn<'a, D: Device<Bytes<'a> = B>>(
-        &self,
-        (device, model, batch): (&D, &Transformer, &MicroBatch),
-        kept: Kept<D>,
-        norm: &Norm<B>,
-        x_tc: &D::Buffer,
-        dy_tc: &mut D::Buffer,
-        (grad, adds): (&mut D::Buffer, bool),
-    ) -> Result<(), ArenaFull> {
-        let mut r_tc = copied(device, x_tc)?;
-        let output = &self.attention.output;
-        output.forward_of(device, &kept.a_tnh, &mut r_tc, true)?;
-        {
-            let normed = norm.forward(device, model, &r_tc)?;
-            let dh_tc = self
-                .mlp
-                .backward(device, model, normed.h_tc, dy_tc, (grad, adds))?;
-            norm.backward(device, model, &r_tc, &normed.stats, &dh_tc, dy_tc, grad)?;
-        }
-        drop(r_tc);
-        let dh = self
-            .attention
-            .backward(device, model, batch, kept, dy_tc, (grad, adds))?;
-        let norm = &self.input_norm;
-        norm.backward(device, model, x_tc, &dh.stats, &dh.h_tc, dy_tc, grad)
-    }
-
-    /// Both gradients of the norm's one output are added before its backward.
-    fn backward_shared<'a, D: Device<Bytes<'a> = B>>(
-        &self,
-        (device, model, batch): (&D, &Transformer, &MicroBatch),
-        kept: Kept<D>,
-        x_tc: &D::Buffer,
-        dy_tc: &mut D::Buffer,
-        (grad, adds): (&mut D::Buffer, bool),
-    ) -> Result<(), ArenaFull> {
-        let h_tc = copied(device, kept.h_tc.as_plain())?;
-        let of_mlp_tc = self
-            .mlp
-            .backward(device, model, h_tc, dy_tc, (grad, adds))?;
-        let mut dh = self
-            .attention
-            .backward(device, model, batch, kept, dy_tc, (grad, adds))?;
-        device.add(&of_mlp_tc, &mut dh.h_tc, 0);
-        let norm = &self.input_norm;
-        norm.backward(device, model, x_tc, &dh.stats, &dh.h_tc, dy_tc, grad)
-    }
-
-    /// `dy` is read by both before either norm adds to it.
-    fn backward_apart<'a, D: Device<Bytes<'a> = B>>(
-        &self,
-        (device, model, batch): (&D, &Transformer, &MicroBatch),
-        kept: Kept<D>,
-        own_norm: &Norm<B>,
-        x_tc: &D::Buffer,
-        dy_tc: &mut D::Buffer,
-        (grad, adds): (&mut D::Buffer, bool),
-    ) -> Result<(), ArenaFull> {
-        let own = own_norm.forward(device, model, x_tc)?;
-        let of_mlp_tc = self
-            .mlp
-            .backward(device, model, own.h_tc, dy_tc, (grad, adds))?;
-        let dh = self
-            .attention
-            .backward(device, model, batch, kept, dy_tc, (grad, adds))?;
-        let norm = &self.input_norm;
-        norm.backward(device, model, x_tc, &dh.stats, &dh.h_tc, dy_tc, grad)?;
-        own_norm.backward(device, model, x_tc, &own.stats, &of_mlp_tc, dy_tc, grad)
     }
 
     /// What rounding did to the operands of the layers that round.

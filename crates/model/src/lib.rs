@@ -25,6 +25,7 @@ mod step;
 mod transformer;
 
 pub use batch::MicroBatch;
+pub use block::kept_bytes_per_token;
 pub use exchange::{Exchange, Gathered};
 pub use generate::{Cache, forward_cached};
 pub use gradients::{Clip, GradientError};

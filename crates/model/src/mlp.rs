@@ -19,6 +19,12 @@ pub(crate) struct Mlp<B> {
     pub(crate) down: Linear<B>,
 }
 
+/// What the backward needs of the forward.
+pub(crate) struct Kept<D: Device> {
+    h_tc: Input<D>,
+    inner: Inner<D>,
+}
+
 /// The outputs of the first projections, later their gradients.
 struct Inner<D: Device> {
     gate_tf: Option<D::Buffer>,
@@ -34,14 +40,36 @@ impl<B: Copy> Mlp<B> {
         h_tc: D::Buffer,
         y_tc: &mut D::Buffer,
     ) -> Result<(), ArenaFull> {
-        let h_tc = Input::new(device, h_tc, self.first())?;
-        let inner = self.inner(device, model, &h_tc)?;
+        let Kept { h_tc, inner } = self.keep(device, model, h_tc)?;
         drop(h_tc);
-        let mut s_tf = device.alloc(device.len(&inner.up_tf), Purpose::Activation)?;
-        inner.activate(device, model.spec.activation, &mut s_tf);
+        let s_tf = inner.activated(device, model)?;
         drop(inner);
         let s_tf = Input::new(device, s_tf, [&self.down])?;
         self.down.forward(device, s_tf.of(&self.down), y_tc, true)
+    }
+
+    /// Everything up to the last projection.
+    pub(crate) fn keep<'a, D: Device<Bytes<'a> = B>>(
+        &self,
+        device: &D,
+        model: &Transformer,
+        h_tc: D::Buffer,
+    ) -> Result<Kept<D>, ArenaFull> {
+        let h_tc = Input::new(device, h_tc, self.first())?;
+        let inner = self.inner(device, model, &h_tc)?;
+        Ok(Kept { h_tc, inner })
+    }
+
+    /// Adds the output of what was kept to `y_tc`.
+    pub(crate) fn forward_kept<'a, D: Device<Bytes<'a> = B>>(
+        &self,
+        device: &D,
+        model: &Transformer,
+        kept: &Kept<D>,
+        y_tc: &mut D::Buffer,
+    ) -> Result<(), ArenaFull> {
+        let s_tf = kept.inner.activated(device, model)?;
+        self.down.forward_of(device, &s_tf, y_tc, true)
     }
 
     /// The gradient of the input, in the input's place, and those of all weights.
@@ -49,12 +77,10 @@ impl<B: Copy> Mlp<B> {
         &self,
         device: &D,
         model: &Transformer,
-        h_tc: D::Buffer,
+        Kept { h_tc, mut inner }: Kept<D>,
         dy_tc: &D::Buffer,
         (grad, adds): (&mut D::Buffer, bool),
     ) -> Result<D::Buffer, ArenaFull> {
-        let h_tc = Input::new(device, h_tc, self.first())?;
-        let mut inner = self.inner(device, model, &h_tc)?;
         let mut ds_tf = device.alloc(device.len(&inner.up_tf), Purpose::Activation)?;
         self.down.dgrad_of(device, dy_tc, &mut ds_tf, false)?;
         inner.activate_backward(device, model.spec.activation, &mut ds_tf);
@@ -133,6 +159,13 @@ impl From<Activation> for Function {
 }
 
 impl<D: Device> Inner<D> {
+    /// The input of the last projection.
+    fn activated(&self, device: &D, model: &Transformer) -> Result<D::Buffer, ArenaFull> {
+        let mut s_tf = device.alloc(device.len(&self.up_tf), Purpose::Activation)?;
+        self.activate(device, model.spec.activation, &mut s_tf);
+        Ok(s_tf)
+    }
+
     fn activate(&self, device: &D, activation: Activation, s_tf: &mut D::Buffer) {
         let up_tf = &self.up_tf;
         match (&self.gate_tf, activation.into()) {

@@ -1,13 +1,14 @@
 //! One step, unit by unit.
 //!
 //! ```text
-//! for unit in units             unshard -> forward -> reshard      keeps only the unit's input
+//! for unit in units             unshard -> forward -> reshard      keeps the unit's input
 //! for unit in units, reversed   unshard -> recompute, backward -> reshard
 //!                               -> reduce_scatter the gradient -> update -> drop
 //! ```
 //!
 //! Micro-batches are the inner loop of a unit: two unshards and one
-//! `reduce_scatter` a unit, however many there are.
+//! `reduce_scatter` a unit, however many there are. The last blocks may keep all that
+//! their backward needs instead of making it again; the numbers are the same.
 
 use kernels::{ArenaFull, Device, Purpose};
 
@@ -25,6 +26,8 @@ pub struct StepSettings {
     pub clip: Clip,
     /// How many buckets of the head's table keep their logits for the backward.
     pub held_logits: usize,
+    /// How many blocks, the last ones, keep what their backward needs.
+    pub kept_blocks: usize,
     /// Whether a loss or a gradient that is not finite leaves what it belongs to as it
     /// was, instead of being an error.
     pub allows_nan: bool,
@@ -82,9 +85,17 @@ pub fn train_step<D: Device, X: Exchange<D>>(
 ) -> Result<StepReport, StepError<X::Error>> {
     let Forward {
         mut inputs,
+        mut kept,
+        mut operands,
         embedding_scale,
-    } = forward_blocks(device, model, exchange, batches, Keep::Inputs)
-        .map_err(StepError::Exchange)?;
+    } = forward_blocks(
+        device,
+        model,
+        exchange,
+        batches,
+        Keep::Inputs(settings.kept_blocks),
+    )
+    .map_err(StepError::Exchange)?;
     let last = inputs.pop().expect("the head has an input");
     let (loss_sum, pending) = head::forward(
         device,
@@ -107,7 +118,6 @@ pub fn train_step<D: Device, X: Exchange<D>>(
 
     let unit_names = model.units.iter().map(|unit| unit.name.as_str()).collect();
     let mut gradients = Gradients::new(device, exchange, settings, unit_names);
-    let mut operands = Vec::new();
     let scale = loss_scale(settings.num_targets);
     let mut dys = head::backward(
         device,
@@ -121,6 +131,7 @@ pub fn train_step<D: Device, X: Exchange<D>>(
     drop(last);
     for unit in model.blocks().rev() {
         let xs = inputs.pop().expect("every block has an input");
+        let of_inputs = (&xs[..], kept.pop().unwrap_or_default());
         // A block's norms come first, with what else of it is trained.
         let bucket = gradients.exchange.sharding().unit_buckets(unit).start;
         let grad = block_backward(
@@ -129,7 +140,7 @@ pub fn train_step<D: Device, X: Exchange<D>>(
             gradients.exchange,
             unit,
             batches,
-            &xs,
+            of_inputs,
             &mut dys,
             &mut operands,
         )
@@ -187,8 +198,8 @@ pub fn logits<D: Device, X: Exchange<D>>(
 /// Which units' inputs outlive the forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keep {
-    /// All, for the recompute of the backward.
-    Inputs,
+    /// All, and of so many blocks, the last ones, what the backward needs besides.
+    Inputs(usize),
     /// The head's.
     Last,
 }
@@ -198,6 +209,10 @@ struct Forward<D: Device> {
     /// `[unit][micro-batch]` inputs of the units after the embedding, the head's
     /// last.
     inputs: Vec<Vec<D::Buffer>>,
+    /// `[block][micro-batch]` of the blocks that keep it.
+    kept: Vec<Vec<block::Kept<D>>>,
+    /// What rounding did to the inputs of layers that will not be made again.
+    operands: Vec<OperandCounts>,
     /// What embedded tokens were multiplied by.
     embedding_scale: f32,
 }
@@ -212,6 +227,11 @@ fn forward_blocks<D: Device, X: Exchange<D>>(
 ) -> Result<Forward<D>, X::Error> {
     let embedded = embedding::forward(device, model, exchange, batches)?;
     let mut inputs = vec![embedded.inputs];
+    let (mut kept, mut operands) = (Vec::new(), Vec::new());
+    let first_kept = match keep {
+        Keep::Inputs(num_blocks) => model.blocks().end.saturating_sub(num_blocks),
+        Keep::Last => model.blocks().end,
+    };
     for unit in model.blocks() {
         let xs = inputs.last().expect("the embedding's output is there");
         let gathered = block::unshard(exchange, unit)?;
@@ -222,8 +242,19 @@ fn forward_blocks<D: Device, X: Exchange<D>>(
             exchange.gradient_format(unit),
         );
         let mut ys = Vec::with_capacity(batches.len());
-        for (batch, x_tc) in batches.iter().zip(xs) {
-            ys.push(block.forward(device, model, batch, x_tc, None)?);
+        if unit < first_kept {
+            for (batch, x_tc) in batches.iter().zip(xs) {
+                ys.push(block.forward(device, model, batch, x_tc, None)?);
+            }
+        } else {
+            let mut of_batches = Vec::with_capacity(batches.len());
+            for (batch, x_tc) in batches.iter().zip(xs) {
+                let (y_tc, of_batch) = block.forward_kept(device, model, batch, x_tc)?;
+                ys.push(y_tc);
+                of_batches.push(of_batch);
+            }
+            kept.push(of_batches);
+            operands.extend(block.operands(unit));
         }
         if keep == Keep::Last {
             inputs.clear();
@@ -232,6 +263,8 @@ fn forward_blocks<D: Device, X: Exchange<D>>(
     }
     Ok(Forward {
         inputs,
+        kept,
+        operands,
         embedding_scale: embedded.scale,
     })
 }
@@ -244,7 +277,7 @@ fn block_backward<D: Device, X: Exchange<D>>(
     exchange: &X,
     unit: usize,
     batches: &[MicroBatch],
-    xs: &[D::Buffer],
+    (xs, kept): (&[D::Buffer], Vec<block::Kept<D>>),
     dys: &mut [D::Buffer],
     operands: &mut Vec<OperandCounts>,
 ) -> Result<Option<D::Buffer>, X::Error> {
@@ -260,9 +293,11 @@ fn block_backward<D: Device, X: Exchange<D>>(
     );
     let shape = &exchange.sharding().buckets[exchange.sharding().unit_buckets(unit).start];
     let mut grad = device.alloc(shape.num_elements, Purpose::Gradient)?;
+    let mut kept = kept.into_iter();
     for (index, ((batch, x_tc), dy_tc)) in batches.iter().zip(xs).zip(dys).enumerate() {
-        let adds = index > 0;
-        block.backward(device, model, batch, x_tc, dy_tc, &mut grad, adds)?;
+        let of_input = (x_tc, kept.next());
+        let into = (&mut grad, index > 0);
+        block.backward(device, model, batch, of_input, dy_tc, into)?;
     }
     operands.extend(block.operands(unit));
     Ok(Some(grad))

@@ -19,6 +19,8 @@ pub enum Work {
         clip: Clip,
         /// Buckets whose logits are held.
         held_logits: usize,
+        /// Blocks that keep what their backward needs.
+        kept_blocks: usize,
     },
     /// The loss of one micro-batch.
     Evaluate {
@@ -102,12 +104,14 @@ fn walk(device: &Meta, model: &Transformer, exchange: &mut MetaExchange<'_>, wor
             seq,
             clip,
             held_logits,
+            kept_blocks,
         } => {
             let batches: Vec<_> = rows.iter().map(|&rows| batch(rows, seq)).collect();
             let settings = StepSettings {
                 num_targets: 1,
                 clip,
                 held_logits,
+                kept_blocks,
                 allows_nan: false,
             };
             model::train_step(device, model, exchange, &batches, settings)

@@ -29,6 +29,8 @@ pub struct Job<'a> {
     pub clip: Clip,
     /// Bytes that the head may hold in logits between its passes.
     pub logits_room_bytes: u64,
+    /// Bytes that blocks may keep for their backward instead of making it again.
+    pub activations_room_bytes: u64,
 }
 
 /// What one rank will hold.
@@ -62,6 +64,8 @@ pub struct Plan {
     pub ranks: Vec<RankPlan>,
     /// How many buckets of the head's table keep their logits, per kind of step.
     pub held_logits: usize,
+    /// How many blocks, the last ones, keep what their backward needs.
+    pub kept_blocks: usize,
     /// What all ranks must agree on.
     pub hash: PlanHash,
 }
@@ -73,9 +77,10 @@ impl Plan {
         let sharding = shard_model(job.model, job.world_size, &formats);
         let most_tokens = most_tokens(&job.steps) * job.seq;
         let held_logits = held_logits(job.model, &sharding, most_tokens, job.logits_room_bytes);
+        let kept_blocks = kept_blocks(job.model, most_tokens, job.activations_room_bytes);
         let ranks = (0..job.world_size.get())
             .map(|rank| {
-                let works = works_of(job, rank, held_logits);
+                let works = works_of(job, rank, (held_logits, kept_blocks));
                 let walk = DryRun {
                     model: job.model,
                     sharding: &sharding,
@@ -90,11 +95,12 @@ impl Plan {
             })
             .collect();
         Self {
-            hash: hash(job, &sharding, &formats, held_logits),
+            hash: hash(job, &sharding, &formats, [held_logits, kept_blocks]),
             sharding,
             formats,
             ranks,
             held_logits,
+            kept_blocks,
         }
     }
 }
@@ -146,17 +152,26 @@ pub fn held_logits(
     held
 }
 
+/// How many blocks may keep what their backward needs of `num_tokens` tokens in
+/// `room_bytes`.
+pub fn kept_blocks(model: &Transformer, num_tokens: usize, room_bytes: u64) -> usize {
+    let block = model::kept_bytes_per_token(model) * num_tokens.max(1) as u64;
+    let fitting = usize::try_from(room_bytes / block).unwrap_or(usize::MAX);
+    model.blocks().len().min(fitting)
+}
+
 fn most_tokens(steps: &[Vec<Vec<usize>>]) -> usize {
     let ranks = steps.iter().flatten();
     ranks.map(|rows| rows.iter().sum()).max().unwrap_or(0)
 }
 
-fn works_of(job: &Job<'_>, rank: usize, held_logits: usize) -> Vec<Work> {
+fn works_of(job: &Job<'_>, rank: usize, (held_logits, kept_blocks): (usize, usize)) -> Vec<Work> {
     let train = job.steps.iter().map(|step| Work::Train {
         rows: step[rank].clone(),
         seq: job.seq,
         clip: job.clip,
         held_logits,
+        kept_blocks,
     });
     let evals = job.evals.get(rank).cloned().unwrap_or_default();
     let eval = evals
@@ -186,13 +201,14 @@ fn resident(sharding: &Sharding, formats: &Formats, rank: usize) -> RankPlan {
     plan
 }
 
-fn hash(job: &Job<'_>, sharding: &Sharding, formats: &Formats, held_logits: usize) -> PlanHash {
+fn hash(job: &Job<'_>, sharding: &Sharding, formats: &Formats, kept: [usize; 2]) -> PlanHash {
     let mut hash = PlanHash::new()
         .with_text(job.precision.recipe.name())
         .with_text(&format!("{:?}", formats.gradient_format()))
         .with(job.world_size.get() as u64)
         .with(job.seq as u64)
-        .with(held_logits as u64);
+        .with(kept[0] as u64)
+        .with(kept[1] as u64);
     for (unit, tensors) in job.model.units.iter().enumerate() {
         for (tensor, param) in tensors.params.iter().enumerate() {
             hash = hash

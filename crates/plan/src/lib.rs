@@ -15,7 +15,7 @@ mod storage;
 pub use dry_run::{ArenaPlan, DryRun, Work};
 pub use formats::{Formats, SlotLayout, choices};
 pub use hash::PlanHash;
-pub use job::{Job, Plan, RankPlan, held_logits, shard_model};
+pub use job::{Job, Plan, RankPlan, held_logits, kept_blocks, shard_model};
 pub use precision::{
     BadPattern, Choice, Compute, Kept, Patterns, Precision, UnknownCompute, resting_format,
 };

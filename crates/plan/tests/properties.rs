@@ -35,6 +35,7 @@ fn job<'a>(model: &'a Transformer, precision: &'a Precision, world_size: usize) 
         evals: Vec::new(),
         clip: Clip::Off,
         logits_room_bytes: 0,
+        activations_room_bytes: 0,
     }
 }
 

@@ -43,5 +43,7 @@ pub use rank::RankOutcome;
 pub use rehearse::{LoadReport, RankLoad, Rehearsal, rehearse};
 pub use run::{Outcome, TrainJob, check, run};
 pub use schedule::LearningRate;
-pub use settings::{ClipMode, DecayOn, GradientFormat, ScheduleKind, Settings, SettingsError};
+pub use settings::{
+    ClipMode, DecayOn, GradientFormat, Recompute, ScheduleKind, Settings, SettingsError,
+};
 pub use world::{GatheredBucket, RankWorld};

@@ -227,6 +227,7 @@ impl Trainer<'_> {
             num_targets,
             clip: self.job.settings.clip(previous_norm),
             held_logits: self.plan.held_logits,
+            kept_blocks: self.plan.kept_blocks,
             allows_nan: self.job.settings.allow_nan,
         };
         let device = self.world.device;

@@ -289,6 +289,7 @@ impl Schedule {
             evals: evals.collect(),
             clip: settings.clip(0.0),
             logits_room_bytes: settings.logits_room << 20,
+            activations_room_bytes: settings.activations_room_bytes(),
         }))
     }
 }

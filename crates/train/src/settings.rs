@@ -81,8 +81,11 @@ pub struct Settings {
     pub allow_nan: bool,
     /// Parameters that are not trained: names with `*`.
     pub freeze: Vec<String>,
-    /// What the backward makes again instead of keeping: `full`.
-    pub recompute: String,
+    /// What the backward makes again instead of keeping: everything but a block's input
+    /// (`full`), nothing (`none`), or what has no room (`selective`).
+    pub recompute: Recompute,
+    /// MiB that blocks may keep for their backward where `recompute` is `selective`.
+    pub activations_room: u64,
     /// Ranks on this host.
     pub ranks: usize,
     /// Threads of each rank; 0 shares out the cores.
@@ -135,7 +138,8 @@ impl Default for Settings {
             operands_every: 100,
             allow_nan: false,
             freeze: Vec::new(),
-            recompute: "full".to_owned(),
+            recompute: Recompute::Full,
+            activations_room: 1024,
             ranks: 1,
             threads: 0,
             deadline: 120,
@@ -193,6 +197,18 @@ pub enum ClipMode {
     Exact,
     /// By the previous step's norm; keeps nothing.
     Previous,
+}
+
+/// What the backward of a block makes again instead of keeping it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Recompute {
+    /// Everything but the block's input.
+    Full,
+    /// What of the first blocks has no room.
+    Selective,
+    /// Nothing.
+    None,
 }
 
 /// A setting that cannot be.
@@ -291,17 +307,19 @@ impl Settings {
             "a part, from 0 to 1",
             &self.max_underflow,
         )?;
-        let full = self.recompute == "full";
-        require(
-            full,
-            "recompute",
-            "`full`",
-            &format!("`{}`", self.recompute),
-        )?;
         self.precision()?;
         self.load()?;
         self.run_length()?;
         Ok(())
+    }
+
+    /// Bytes that blocks may keep for their backward.
+    pub fn activations_room_bytes(&self) -> u64 {
+        match self.recompute {
+            Recompute::Full => 0,
+            Recompute::Selective => self.activations_room << 20,
+            Recompute::None => u64::MAX,
+        }
     }
 
     /// The precision set, with its exceptions.

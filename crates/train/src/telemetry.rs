@@ -107,13 +107,16 @@ impl Telemetry {
             for (side, counts) in [counts.input, counts.gradient].into_iter().enumerate() {
                 let at = 2 * layer + side;
                 let places = &mut sums[NUM_SUMS * at..NUM_SUMS * (at + 1)];
-                places.copy_from_slice(&[
+                // Forward and backward may count apart.
+                for (sum, count) in places.iter_mut().zip([
                     counts.num_elements,
                     counts.num_underflowed,
                     counts.num_nan_blocks,
-                ]);
+                ]) {
+                    *sum += count;
+                }
                 // Bits of f32 that are not negative are in the order of their numbers.
-                largest[at] = counts.amax.to_bits().into();
+                largest[at] = largest[at].max(counts.amax.to_bits().into());
             }
         }
         group.all_reduce_u64(&mut sums, ReduceOp::Sum, "operand counts")?;

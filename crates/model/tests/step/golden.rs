@@ -19,6 +19,7 @@ const F32_TOLERANCE: f64 = 1.0e-5;
 /// Every way to cut the batch, and to hold logits of the three buckets.
 const MICRO_BATCHES: [&[usize]; 3] = [&[4], &[2, 2], &[1, 3]];
 const HELD_LOGITS: [usize; 4] = [0, 1, 2, 100];
+const KEPT_BLOCKS: [usize; 4] = [100, 0, 1, 2];
 
 /// Scratch for any of the cases.
 const ARENA_BYTES: usize = 4 << 20;
@@ -44,6 +45,7 @@ pub(crate) fn settings(clip: Clip, held_logits: usize) -> StepSettings {
         num_targets: NUM_TARGETS,
         clip,
         held_logits,
+        kept_blocks: 0,
         allows_nan: false,
     }
 }
@@ -68,10 +70,14 @@ where
 {
     let model = case.model();
     for rows in MICRO_BATCHES {
-        for held_logits in HELD_LOGITS {
+        for (held_logits, kept_blocks) in HELD_LOGITS.into_iter().zip(KEPT_BLOCKS) {
             let mut world = World::new(device, &model, weight);
-            let report = step(device, &mut world, rows, settings(Clip::Off, held_logits));
-            let what = (case.name, rows, held_logits);
+            let settings = StepSettings {
+                kept_blocks,
+                ..settings(Clip::Off, held_logits)
+            };
+            let report = step(device, &mut world, rows, settings);
+            let what = (case.name, rows, held_logits, kept_blocks);
             let off = (report.loss - case.loss()).abs() / case.loss();
             assert!(
                 off <= tolerance,

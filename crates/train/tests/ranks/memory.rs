@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use data::{deal_rows, micro_batches};
 use plan::{Job, Plan};
 use tensor::{Account, Dtype};
-use train::{ClipMode, Event, LedgerAccount, Settings};
+use train::{ClipMode, Event, LedgerAccount, Recompute, Settings};
 
 use crate::fixture::{Fixture, NUM_ROWS, Opened, Run, SEQ, settings, small};
 
@@ -32,6 +32,7 @@ pub(crate) fn plan(fixture: &Fixture, settings: &Settings) -> Plan {
         evals: Vec::new(),
         clip: settings.clip(0.0),
         logits_room_bytes: settings.logits_room << 20,
+        activations_room_bytes: settings.activations_room_bytes(),
     })
 }
 
@@ -92,8 +93,14 @@ fn every_ranks_reservations_are_the_plans_and_its_arena_is_used() {
                 ("fp8", ClipMode::Exact, 4),
                 ("fp8-lean", ClipMode::Previous, 2),
             ] {
+                let recompute = if micro_batch == 2 {
+                    Recompute::None
+                } else {
+                    Recompute::Full
+                };
                 let settings = Settings {
                     steps: Some(2),
+                    recompute,
                     recipe: recipe.to_owned(),
                     clip,
                     ranks,

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use plan::{Formats, Precision, Recipe};
 
 use tensor::Dtype;
-use train::{ClipMode, Settings};
+use train::{ClipMode, Event, Recompute, Settings};
 
 use crate::fixture::{
     Fixture, NUM_ROWS, Opened, Run, SEQ, largest_difference, settings, small, two_buckets,
@@ -272,6 +272,37 @@ fn a_table_in_two_buckets_trains_the_same_on_any_ranks_and_with_held_logits() {
         let tolerances = [LOSS_TOLERANCE, NORM_TOLERANCE];
         curves_agree(&run(3, 64), &alone, tolerances, "3 ranks");
         exports_agree(&run(3, 0), &alone, "3 ranks");
+    }
+}
+
+#[test]
+fn what_is_kept_gives_the_bits_of_what_is_made_again() {
+    let fixture = Fixture::new(&small(true), Dtype::BF16);
+    let rows = fixture.seven_rows();
+    for recipe in ["f32", "bf16", "fp8", "fp8-lean"] {
+        let run = |recompute| {
+            let settings = Settings {
+                recipe: recipe.to_owned(),
+                keep_bf16: vec!["none".to_owned()],
+                operands_every: 1,
+                recompute,
+                ranks: 2,
+                ..settings()
+            };
+            let run = fixture.train(&settings, &rows);
+            let weights = fs::read(run.out.join("model.safetensors")).unwrap();
+            let bytes = run.outcome.ranks[0].arena_bytes;
+            let counts = run
+                .events
+                .iter()
+                .filter(|event| matches!(event, Event::Operands { .. }));
+            let counts: Vec<_> = counts.cloned().collect();
+            ((run.outcome.losses, weights, counts), bytes)
+        };
+        let (made_again, least) = run(Recompute::Full);
+        let (kept, most) = run(Recompute::None);
+        assert!(kept == made_again, "{recipe}");
+        assert!(most > least, "{recipe}: {most} and {least}");
     }
 }
 

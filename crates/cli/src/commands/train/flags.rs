@@ -95,8 +95,11 @@ pub(crate) struct SettingFlags {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     freeze: Option<Vec<String>>,
     /// What the backward makes again instead of keeping
-    #[arg(long, value_parser = ["full"])]
+    #[arg(long, value_parser = ["full", "selective", "none"])]
     recompute: Option<String>,
+    /// MiB that blocks may keep for their backward under `--recompute selective`
+    #[arg(long, value_name = "MIB")]
+    activations_room: Option<u64>,
     /// Ranks on this host
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
