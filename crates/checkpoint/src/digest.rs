@@ -25,14 +25,22 @@
 )]
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
 use std::iter::Sum;
 use std::ops::AddAssign;
+use std::path::Path;
 use std::str::FromStr;
+
+use crate::error::{Result, io_error};
 
 /// Words of a block.
 const BLOCK_LEN: usize = 1024;
 const WORD_BYTES: usize = 8;
 const BLOCK_BYTES: usize = BLOCK_LEN * WORD_BYTES;
+
+/// Bytes of a file that are held at a time.
+const FILE_PIECE_BYTES: usize = 1 << 20;
 
 static WORD_FACTORS: [u64; BLOCK_LEN] = word_factors();
 
@@ -60,6 +68,22 @@ impl Digest {
             sum: pulp::Arch::new().dispatch(Blocks { begin, bytes }),
             num_bytes: bytes.len() as u64,
         }
+    }
+
+    /// The digest of a whole file.
+    pub fn of_file(path: &Path) -> Result<Self> {
+        let failed = io_error("read", path);
+        let digest = || {
+            let mut file = File::open(path)?;
+            let (mut digest, mut buffer) = (Self::default(), vec![0; FILE_PIECE_BYTES]);
+            loop {
+                match file.read(&mut buffer)? {
+                    0 => return Ok(digest),
+                    len => digest += Self::of(digest.num_bytes, &buffer[..len]),
+                }
+            }
+        };
+        digest().map_err(failed)
     }
 
     /// How many bytes were taken in.

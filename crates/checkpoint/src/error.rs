@@ -48,6 +48,24 @@ pub enum CheckpointError {
         /// The digest of the bytes.
         found: Digest,
     },
+    /// A file of another size than its tensors need.
+    #[error(
+        "{file} has {found_bytes} bytes, expected {expected_bytes}: it is damaged or of another model or recipe"
+    )]
+    WrongSize {
+        /// The file.
+        file: PathBuf,
+        /// What its tensors need.
+        expected_bytes: u64,
+        /// What it has.
+        found_bytes: u64,
+    },
+    /// A file that does not begin with the header that was expected.
+    #[error("{file} has other tensors than expected: it is damaged or of another model or recipe")]
+    OtherTensors {
+        /// The file.
+        file: PathBuf,
+    },
     /// Nothing stands at a path.
     #[error("`{}` does not exist", path.display())]
     NotFound {

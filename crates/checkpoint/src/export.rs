@@ -1,15 +1,21 @@
-//! How tensors are laid out in the files of an export: pure arithmetic.
+//! How tensors are laid out in the files of an export, and how those are found again.
 //!
 //! Tensors go to files in the order given; a file is closed before the tensor
 //! that would pass the size limit. Inside a file wider dtypes come first, so
 //! that every tensor is aligned to its elements, and otherwise the order stays.
 
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
 use serde_json::{Map, Value, json};
 use tensor::TensorMeta;
 
-use crate::error::{CheckpointError, Result};
+use crate::cache::CachePolicy;
+use crate::error::{CheckpointError, Result, io_error};
+use crate::files::FileEntry;
 use crate::header::MAX_HEADER_BYTES;
 use crate::index::INDEX_NAME;
+use crate::read::Reader;
 use crate::weights::Located;
 
 /// The files of an export, to the byte, before any of them exists.
@@ -88,6 +94,31 @@ impl ExportPlan {
             data_bytes: end,
         });
         Ok(())
+    }
+
+    /// Opens what was written by this plan, for one rank; files of another plan are
+    /// refused.
+    pub fn open(&self, folder: &Path, policy: CachePolicy) -> Result<Reader> {
+        let files = self.files.iter().map(|planned| {
+            let path = folder.join(&planned.name);
+            let (file, entry) = FileEntry::open(&path)?;
+            if entry.num_bytes != planned.num_bytes() {
+                return Err(CheckpointError::WrongSize {
+                    file: path,
+                    expected_bytes: planned.num_bytes(),
+                    found_bytes: entry.num_bytes,
+                });
+            }
+            let mut header = vec![0; planned.header.len()];
+            file.read_exact_at(&mut header, 0)
+                .map_err(io_error("read", &path))?;
+            if header != planned.header {
+                return Err(CheckpointError::OtherTensors { file: path });
+            }
+            Ok(entry)
+        });
+        let files = files.collect::<Result<Vec<_>>>()?;
+        Reader::new(files.into(), policy)
     }
 
     /// The files, in the order of their names.

@@ -35,7 +35,7 @@ struct Text {
 
 impl Manifest {
     /// Reads a folder's manifest, if it has one.
-    pub(crate) fn read(folder: &Path) -> Result<Option<Self>> {
+    pub fn read(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join(MANIFEST_NAME);
         let text = match read_text(&path, MAX_HEADER_BYTES) {
             Ok(text) => text,

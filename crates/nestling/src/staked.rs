@@ -8,25 +8,29 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::Error;
+use train::Settings;
+
 use crate::opened::run_path;
+use crate::{Error, settings_to_toml};
 
 /// The settings of a run: there from its beginning, locked while it goes on.
 const SETTINGS: &str = "config.toml";
 const FAILED: &str = "failed-run-";
+const CHECKPOINTS: &str = "checkpoints";
 
-/// Refuses an output folder that holds anything but the logs of failed runs, or
-/// that another run writes to.
-pub fn check_out(out: &Path) -> Result<(), Error> {
+/// Refuses an output folder that holds anything but the logs of failed runs, and
+/// checkpoints if the run resumes, or that another run writes to.
+pub fn check_out(out: &Path, resumes: bool) -> Result<(), Error> {
     drop(lock_log(out)?);
-    check_folder(out)
+    check_folder(out, resumes)
 }
 
 /// As [`check_out`], with the lock in hand: it also removes what a crashed run
 /// staged, which a run that goes on still needs.
-fn check_folder(out: &Path) -> Result<(), Error> {
-    let is_log = |name: &str| name == "run" || name.starts_with(FAILED);
-    Ok(checkpoint::check_out_dir_but(out, is_log)?)
+fn check_folder(out: &Path, resumes: bool) -> Result<(), Error> {
+    let is_ours =
+        |name: &str| name == "run" || name.starts_with(FAILED) || (resumes && name == CHECKPOINTS);
+    Ok(checkpoint::check_out_dir_but(out, is_ours)?)
 }
 
 /// A run folder that is ours while this lives.
@@ -41,16 +45,17 @@ pub(crate) struct Staked {
 
 impl Staked {
     /// Makes `OUT/run` with these settings.
-    pub(crate) fn take(out: &Path, settings: &str) -> Result<Self, Error> {
+    pub(crate) fn take(out: &Path, settings: &Settings) -> Result<Self, Error> {
         let failed = lock_log(out)?;
-        check_folder(out)?;
+        check_folder(out, settings.resume.is_some())?;
+        train::discard_unfinished_checkpoints(out);
         let moved_to = failed.is_some().then(|| move_log(out)).transpose()?;
         // Not `create_dir_all`: of two runs to one folder, one makes it.
         let run = out.join("run");
         fs::create_dir(&run).map_err(Error::file("create", &run))?;
         let path = run_path(out, SETTINGS);
         let taken = File::create_new(&path).and_then(|file| {
-            io::Write::write_all(&mut &file, settings.as_bytes())?;
+            io::Write::write_all(&mut &file, settings_to_toml(settings).as_bytes())?;
             file.lock()?;
             Ok(file)
         });

@@ -11,7 +11,6 @@ use train::{Event, Observer, Outcome, Ranks, Settings, TrainJob};
 use crate::opened::{num_cores, run_path};
 use crate::prepare::prepare_unless;
 use crate::rank_task::RankTask;
-use crate::settings::settings_to_toml;
 use crate::staked::{Staked, check_out};
 use crate::{DEMO, Error, ModelPath, OpenModel};
 
@@ -97,12 +96,7 @@ pub fn discard_staged(out: &Path) {
 /// What cannot be removed stays: there is nobody left to tell.
 fn discard_saving(out: &Path) {
     drop(checkpoint::discard_staged(out));
-    let steps = fs::read_dir(out.join("checkpoints"));
-    for step in steps.into_iter().flatten().flatten() {
-        drop(checkpoint::discard_staged(&step.path()));
-        // Fails unless empty, as it should.
-        drop(fs::remove_dir(step.path()));
-    }
+    train::discard_unfinished_checkpoints(out);
 }
 
 /// Trains and writes the model to the top of `out`.
@@ -113,10 +107,10 @@ pub fn train_model(options: TrainOptions<'_>) -> Result<Outcome, Error> {
         (options.observer)(&Event::Warning { message });
     }
     train::check(settings, &opened.model)?;
-    check_out(out)?;
+    check_out(out, settings.resume.is_some())?;
     let made_out = !out.exists();
     fs::create_dir_all(out).map_err(Error::file("create", out))?;
-    let staked = Staked::take(out, &settings_to_toml(settings))?;
+    let staked = Staked::take(out, settings)?;
     if let Some(moved_to) = &staked.moved_to {
         let moved_to = moved_to.display();
         (options.observer)(&Event::Warning {

@@ -157,6 +157,22 @@ pub enum TrainError {
         /// The digest of what lies in the shards.
         found: checkpoint::Digest,
     },
+    /// A `state.json` that cannot be used.
+    #[error("{file} cannot be used: {reason}")]
+    BadState {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Settings that a resumed run may not change.
+    #[error("{file} was written with other settings: {}", differences.join("; "))]
+    OtherSettings {
+        /// The file.
+        file: PathBuf,
+        /// Each key with what was saved and what is asked for.
+        differences: Vec<String>,
+    },
     /// A rank failed.
     #[error("rank {rank} of {world_size}")]
     Rank {

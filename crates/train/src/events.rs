@@ -163,6 +163,13 @@ pub enum Event {
         /// Bytes of weights.
         num_bytes: u64,
     },
+    /// The run goes on from a checkpoint.
+    Resumed {
+        /// Where it is.
+        path: String,
+        /// Steps taken before.
+        step: u64,
+    },
     /// The run was asked to stop and did, at a step boundary.
     Stopped {
         /// The last step taken.

@@ -23,6 +23,7 @@ mod rehearse;
 mod run;
 mod schedule;
 mod settings;
+mod state;
 mod stored;
 mod telemetry;
 mod world;
@@ -46,4 +47,5 @@ pub use schedule::LearningRate;
 pub use settings::{
     ClipMode, DecayOn, GradientFormat, Recompute, ScheduleKind, Settings, SettingsError,
 };
+pub use state::{discard_unfinished_checkpoints, whole_checkpoints};
 pub use world::{GatheredBucket, RankWorld};

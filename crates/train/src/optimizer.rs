@@ -198,6 +198,48 @@ impl Optimizer {
         self.buckets[bucket][part].rest.bytes()
     }
 
+    /// All of a part's state: the rest of its master, then the planes of its moments.
+    pub(crate) fn state(&self, bucket: usize, part: usize) -> Vec<&[u8]> {
+        let part = &self.buckets[bucket][part];
+        let mut planes = vec![part.rest.bytes()];
+        match &part.moments {
+            MomentState::None => {}
+            MomentState::F32 { m, v } => planes.extend([as_bytes(m), as_bytes(v)]),
+            MomentState::Eight(moments) => {
+                let MomentPlanes {
+                    m,
+                    v,
+                    m_scales,
+                    v_scales,
+                    ..
+                } = moments.as_ref();
+                planes.extend([m, v, m_scales, v_scales]);
+            }
+        }
+        planes
+    }
+
+    /// The same, to be filled.
+    pub(crate) fn state_mut(&mut self, bucket: usize, part: usize) -> Vec<&mut [u8]> {
+        let part = &mut self.buckets[bucket][part];
+        let mut planes = vec![part.rest.bytes_mut()];
+        match &mut part.moments {
+            MomentState::None => {}
+            MomentState::F32 { m, v } => planes.extend([as_bytes_mut(m), as_bytes_mut(v)]),
+            MomentState::Eight(moments) => {
+                let MomentPlanes {
+                    m,
+                    v,
+                    m_scales,
+                    v_scales,
+                    ..
+                } = moments.as_mut();
+                planes.extend([m, v, m_scales, v_scales]);
+            }
+        }
+        planes
+    }
+
     /// The rests of all masters by bucket and part, to be filled by a load.
     pub fn rests_mut(&mut self) -> impl Iterator<Item = Vec<&mut [u8]>> {
         let buckets = self.buckets.iter_mut();

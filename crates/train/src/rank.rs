@@ -19,6 +19,7 @@ use crate::load::{Origin, over_ranks};
 use crate::phases::{Phases, Report};
 use crate::place::{on_threads, open_arena};
 use crate::run::Schedule;
+use crate::state::{Checkpoint, Progress, StatePlan, checkpoint_path, remove_older, set_latest};
 use crate::stored::FrozenSource;
 use crate::telemetry::Telemetry;
 use crate::{
@@ -41,6 +42,8 @@ pub struct RankOutcome {
     pub arena_bytes: u64,
     /// The highest address that its arena used.
     pub arena_used_bytes: u64,
+    /// Steps taken, those before a resume among them.
+    pub(crate) steps: u64,
     pub(crate) losses: Vec<f64>,
     pub(crate) grad_norms: Vec<f64>,
     pub(crate) eval_losses: Vec<f64>,
@@ -91,16 +94,30 @@ fn train_on_threads(
         Some(optimizer),
         &ledger,
     )?;
-    let origin = Origin::of(job)?;
-    let loaded = load(&mut world, &origin, &ledger)?;
+    let state = StatePlan::new(job, plan)?;
+    let resumed = Checkpoint::asked_for(job)?;
+    let (read_bytes, progress, changed) = match &resumed {
+        Some(checkpoint) => {
+            let (progress, changed) = checkpoint.progress(job, schedule)?;
+            (checkpoint.restore(&state, &mut world)?, progress, changed)
+        }
+        None => {
+            let loaded = load(&mut world, &Origin::of(job)?, &ledger)?;
+            (loaded.read_bytes, Progress::default(), Vec::new())
+        }
+    };
 
     phases.next(group, "prepare")?;
     group.set_deadline(job.settings.deadline());
     // What is not trained stays what it was.
-    let encoded = match schedule.num_steps {
-        0 => Encoded::default(),
-        _ => world.clear_plain()?,
+    let encoded = if schedule.num_steps == 0 || resumed.is_some() {
+        Encoded::default()
+    } else {
+        world.clear_plain()?
     };
+    if resumed.is_some() {
+        world.fallen.clone_from(&progress.fallen);
+    }
     let mut counts = [encoded.num_plain as u64, encoded.num_missed as u64];
     group.all_reduce_u64(&mut counts, ReduceOp::Sum, "plain tiles")?;
     let mut trainer = Trainer {
@@ -116,9 +133,12 @@ fn train_on_threads(
         frozen: frozen_source(job, plan)?,
         telemetry: Telemetry::new(job.model, &plan.formats),
         world,
+        state,
+        previous_norm: f64::from_bits(progress.previous_norm_bits),
         phases,
         outcome: RankOutcome {
-            read_bytes: loaded.read_bytes,
+            read_bytes,
+            steps: progress.step,
             ..RankOutcome::default()
         },
     };
@@ -128,6 +148,12 @@ fn train_on_threads(
             num_plain_tiles,
             num_rounded,
         })?;
+    }
+    if let Some(checkpoint) = &resumed {
+        trainer.event(&checkpoint.event(progress.step))?;
+        for message in changed {
+            trainer.event(&Event::Warning { message })?;
+        }
     }
     trainer.run()?;
     let Trainer {
@@ -159,6 +185,10 @@ struct Trainer<'a> {
     /// Where what is not trained is written from.
     frozen: Option<FrozenSource<'a>>,
     telemetry: Telemetry,
+    /// Where the state of a checkpoint lies in its files.
+    state: StatePlan,
+    /// The gradient norm of the last step, which `clip = "previous"` uses.
+    previous_norm: f64,
     phases: Phases<'a>,
     outcome: RankOutcome,
 }
@@ -171,11 +201,14 @@ impl Trainer<'_> {
         if num_steps > 0 {
             self.refuse_if_stopped()?;
         }
-        self.evaluate(0)?;
-        let mut step = 0;
+        let first = self.outcome.steps + 1;
+        if first == 1 {
+            self.evaluate(0)?;
+        }
+        let mut step = first - 1;
         while step < num_steps && !self.asked_to_stop()? {
             step += 1;
-            let phase = if step == 1 {
+            let phase = if step == first {
                 "first step"
             } else {
                 "steady step"
@@ -187,22 +220,27 @@ impl Trainer<'_> {
                 self.evaluate(step)?;
             }
             if between && is_due(step, settings.save_every) {
-                let path = self.job.out.join(format!("checkpoints/step-{step}"));
-                let staging = self.stage(&path)?;
-                self.save(&path, staging, step)?;
+                self.checkpoint(step)?;
             }
         }
         if step < num_steps {
-            if step == 0 {
+            if step < first {
                 return Err(TrainError::Stopped);
             }
             self.event(&Event::Stopped { step, num_steps })?;
+            if settings.save_every > 0 {
+                // What can go on is kept as what can go on.
+                if !is_due(step, settings.save_every) {
+                    self.checkpoint(step)?;
+                }
+                return self.tell_ledger();
+            }
         }
         if step > 0 {
             self.evaluate(step)?;
         }
         let staging = self.final_files.take();
-        self.save(self.job.out, staging, step)?;
+        self.save(self.job.out, staging, step, None)?;
         self.tell_ledger()
     }
 
@@ -222,10 +260,9 @@ impl Trainer<'_> {
         if let Some(optimizer) = &mut self.world.optimizer {
             optimizer.begin_step(step, lr);
         }
-        let previous_norm = self.outcome.grad_norms.last().copied().unwrap_or(0.0);
         let step_settings = StepSettings {
             num_targets,
-            clip: self.job.settings.clip(previous_norm),
+            clip: self.job.settings.clip(self.previous_norm),
             held_logits: self.plan.held_logits,
             kept_blocks: self.plan.kept_blocks,
             allows_nan: self.job.settings.allow_nan,
@@ -240,12 +277,14 @@ impl Trainer<'_> {
         )
         .map_err(|error| TrainError::in_step(step, error))?;
         self.outcome.num_tokens += tokens as u64;
+        self.outcome.steps = step;
         self.tell_not_finite(step, &taken)?;
         if !taken.loss.is_finite() {
             return Ok(());
         }
         self.outcome.losses.push(taken.loss);
         self.outcome.grad_norms.push(taken.grad_norm);
+        self.previous_norm = taken.grad_norm;
         let seconds = began.elapsed().as_secs_f64();
         self.event(&Event::Step(StepRecord {
             step,
@@ -336,8 +375,32 @@ impl Trainer<'_> {
         staging.transpose()
     }
 
-    /// Writes the model as it is to `path`, whole or not at all.
-    fn save(&mut self, path: &Path, staging: Option<Staging>, step: u64) -> Result<(), TrainError> {
+    /// Writes the model and all that continues the run, then calls it the latest.
+    fn checkpoint(&mut self, step: u64) -> Result<(), TrainError> {
+        let path = checkpoint_path(self.job.out, step);
+        let staging = self.stage(&path)?;
+        let progress = Progress {
+            step,
+            previous_norm_bits: self.previous_norm.to_bits(),
+            fallen: self.world.fallen.clone(),
+        };
+        self.save(&path, staging, step, Some(&progress))?;
+        if self.rank() == 0 {
+            set_latest(self.job.out, step)?;
+            remove_older(self.job.out, self.job.settings.keep)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the model as it is to `path`, whole or not at all, with the state that
+    /// continues the run if `progress` is given.
+    fn save(
+        &mut self,
+        path: &Path,
+        staging: Option<Staging>,
+        step: u64,
+        progress: Option<&Progress>,
+    ) -> Result<(), TrainError> {
         let group = self.world.group;
         self.phases.next(group, "save")?;
         let settings = self.job.settings;
@@ -345,6 +408,10 @@ impl Trainer<'_> {
         let plan = &self.schedule.export;
         if step > 0 && !settings.allow_nan {
             check_finite(&self.world, self.job.model, plan, step)?;
+        }
+        if let Some(progress) = progress {
+            let text = progress.to_text(self.job, self.schedule);
+            self.state.write(&self.world, path, &text)?;
         }
         group.barrier("files staged")?;
         let files = StagedFiles::open(path, plan)?;

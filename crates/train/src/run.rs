@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use checkpoint::{ExportPlan, Folder, Sources, Staging};
+use checkpoint::{Digest, ExportPlan, Folder, Sources, Staging};
 use comm::{RankFailure, Threads, run_threads};
 use data::{BatchPlan, Rows, deal_rows, micro_batches, num_steps};
 use model::Transformer;
@@ -62,11 +62,11 @@ impl std::fmt::Debug for TrainJob<'_> {
 /// What a run came to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// Steps taken.
+    /// Steps taken, those before a resume among them.
     pub steps: u64,
     /// Steps that were to be taken.
     pub num_steps: u64,
-    /// The loss before each step.
+    /// The loss before each step that this run took.
     pub losses: Vec<f64>,
     /// The gradient norm of each step.
     pub grad_norms: Vec<f64>,
@@ -197,6 +197,8 @@ pub(crate) struct Schedule {
     pub(crate) batches: BatchPlan,
     pub(crate) num_steps: u64,
     pub(crate) num_rows: u64,
+    /// Of the token file's bytes.
+    pub(crate) rows_digest: Digest,
     pub(crate) num_eval_rows: u64,
     pub(crate) learning_rate: LearningRate,
     pub(crate) export: ExportPlan,
@@ -232,6 +234,7 @@ impl Schedule {
             batches: BatchPlan::new(num_rows, global_batch)?,
             num_steps,
             num_rows,
+            rows_digest: Digest::of_file(job.rows)?,
             num_eval_rows,
             export: ExportPlan::new(&job.sources.exported(job.folder), max_file_bytes)?,
             other_files,
@@ -329,7 +332,7 @@ pub(crate) fn rank_error(failure: RankFailure<TrainError>, world_size: usize) ->
 fn outcome(mut ranks: Vec<RankOutcome>, num_steps: u64) -> Outcome {
     let first = &mut ranks[0];
     Outcome {
-        steps: first.losses.len() as u64,
+        steps: first.steps,
         num_steps,
         losses: std::mem::take(&mut first.losses),
         grad_norms: std::mem::take(&mut first.grad_norms),

@@ -98,6 +98,11 @@ pub struct Settings {
     pub eval_every: u64,
     /// Steps between checkpoints; 0 saves at the end only.
     pub save_every: u64,
+    /// How many checkpoints are kept, the last ones; 0 keeps all.
+    pub keep: u64,
+    /// The checkpoint that the run goes on from: a folder, or `latest` for the last of
+    /// the output folder.
+    pub resume: Option<String>,
     /// MiB that the head may hold in logits between its two passes.
     pub logits_room: u64,
     /// MB (10^6 bytes) after which a weight file is followed by the next.
@@ -146,6 +151,8 @@ impl Default for Settings {
             eval: None,
             eval_every: 0,
             save_every: 0,
+            keep: 0,
+            resume: None,
             logits_room: 64,
             max_file_size: 5000,
             read: "own".to_owned(),

@@ -119,6 +119,12 @@ pub(crate) struct SettingFlags {
     /// Steps between checkpoints; 0 saves at the end only
     #[arg(long, value_name = "STEPS")]
     save_every: Option<u64>,
+    /// How many checkpoints are kept, the last ones; 0 keeps all
+    #[arg(long, value_name = "CHECKPOINTS")]
+    keep: Option<u64>,
+    /// Go on from a checkpoint: the last of the output folder, or the one of this folder
+    #[arg(long, value_name = "latest|PATH", num_args = 0..=1, default_missing_value = "latest")]
+    resume: Option<String>,
     /// MiB that the head may hold in logits between its two passes
     #[arg(long, value_name = "MIB")]
     logits_room: Option<u64>,
@@ -177,6 +183,7 @@ mod tests {
             epochs: Some(1.0),
             tokens: Some(1),
             eval: Some(String::new()),
+            resume: Some(String::new()),
             ..Settings::default()
         };
         let mut keys: Vec<String> = SettingsTable::try_from(every)

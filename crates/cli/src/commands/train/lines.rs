@@ -56,6 +56,7 @@ pub(crate) fn line(event: &Event) -> Option<String> {
              {layer} became 0",
             100.0 * underflow
         ),
+        Event::Resumed { path, step } => format!("goes on after step {step} from {path}"),
         Event::Saved { .. } => format!("saved {}", saved_line(event)?),
         Event::Warning { message } => format!("warning: {message}"),
         _ => return None,
@@ -120,8 +121,8 @@ pub(crate) fn figures(record: &StepRecord) -> String {
 }
 
 /// What was kept of a run that was stopped.
-pub(crate) fn stopped_line(step: u64, num_steps: u64, out: &str) -> String {
-    format!("stopped after step {step} of {num_steps}; {out} holds the model as of that step")
+pub(crate) fn stopped_line(step: u64, num_steps: u64, kept: &str) -> String {
+    format!("stopped after step {step} of {num_steps}{kept}")
 }
 
 /// A rate: whole from 100 on, else with one decimal.
@@ -201,8 +202,8 @@ mod tests {
     #[test]
     fn a_stopped_run_says_what_is_kept() {
         assert_eq!(
-            stopped_line(3, 9, "out"),
-            "stopped after step 3 of 9; out holds the model as of that step"
+            stopped_line(3, 9, "; go on"),
+            "stopped after step 3 of 9; go on"
         );
     }
 }

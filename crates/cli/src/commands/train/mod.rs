@@ -145,7 +145,7 @@ impl Train {
         guests: &Guests,
     ) -> Result<ExitCode, CliError> {
         // Before a signal may remove what is staged there.
-        check_out(out)?;
+        check_out(out, settings.resume.is_some())?;
         let asks = self.is_demo() && !self.is_silent();
         let view = if self.is_silent() {
             View::Nothing
@@ -183,7 +183,12 @@ impl Train {
         }
         if outcome.steps < outcome.num_steps {
             let out = out.display().to_string();
-            note(&stopped_line(outcome.steps, outcome.num_steps, &out));
+            let kept = if settings.save_every > 0 {
+                "; go on with --resume".to_owned()
+            } else {
+                format!("; {out} holds the model as of that step")
+            };
+            note(&stopped_line(outcome.steps, outcome.num_steps, &kept));
             return Ok(ExitCode::from(stop.exit_code()));
         }
         if asks {
