@@ -157,6 +157,12 @@ pub enum TrainError {
         /// The digest of what lies in the shards.
         found: checkpoint::Digest,
     },
+    /// An output folder without a checkpoint to go on from.
+    #[error("there is no checkpoint in `{}` to go on from", out.display())]
+    NoCheckpoint {
+        /// The folder.
+        out: PathBuf,
+    },
     /// A `state.json` that cannot be used.
     #[error("{file} cannot be used: {reason}")]
     BadState {

@@ -12,6 +12,7 @@ mod launch;
 mod program;
 mod ranks;
 mod reading;
+mod resuming;
 mod sources;
 mod stopping;
 mod training;

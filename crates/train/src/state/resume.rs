@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use checkpoint::{CachePolicy, CheckpointError, Digest, MANIFEST_NAME, Manifest};
 
-use super::{FOLDER, LATEST, Progress, STATE_NAME, StatePlan, whole_checkpoints};
+use super::{FOLDER, LATEST, Progress, STATE_NAME, StatePlan, checkpoint_path, whole_checkpoints};
 use crate::load::over_ranks;
 use crate::run::Schedule;
 use crate::{Event, RankWorld, TrainError, TrainJob};
@@ -24,9 +24,12 @@ impl Checkpoint {
             return Ok(None);
         };
         let path = if asked == LATEST {
-            let checkpoints = job.out.join("checkpoints");
-            let name = read(&checkpoints.join(LATEST))?;
-            checkpoints.join(name.trim_end())
+            // The file of that name may be older, if the run ended between the two.
+            let last = whole_checkpoints(job.out).pop();
+            let none = || TrainError::NoCheckpoint {
+                out: job.out.to_owned(),
+            };
+            checkpoint_path(job.out, last.ok_or_else(none)?)
         } else {
             PathBuf::from(asked)
         };
