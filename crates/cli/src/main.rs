@@ -26,7 +26,8 @@ struct Cli {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    cli.command.run().unwrap_or_else(|error| {
+    let ended = signals::refuse_large_files().and_then(|()| cli.command.run());
+    ended.unwrap_or_else(|error| {
         signals::let_signals_end();
         // Whoever closed the pipe has seen enough.
         if error.is_broken_pipe() {

@@ -70,6 +70,6 @@ impl Stop {
 
     /// The exit code of a program that was ended by the signal: 130 for Ctrl-C.
     pub(crate) fn exit_code(&self) -> u8 {
-        u8::try_from(128 + self.signal.load(Relaxed)).unwrap_or(u8::MAX)
+        signals::exit_code(self.signal.load(Relaxed))
     }
 }

@@ -236,9 +236,11 @@ pub fn run_processes(
         Hub::in_file(world_size.get()).map_err(|error| not_started(0, io::Error::other(error)))?;
     let mut ranks = Ranks::default();
     for world in World::all(world_size) {
-        ranks
-            .start(start(world), &memory)
-            .map_err(|source| not_started(world.rank(), source))?;
+        if let Err(source) = ranks.start(start(world), &memory) {
+            // Those that have started wait for it.
+            hub.fail(world.rank(), &format!("could not be started: {source}"));
+            return Err(not_started(world.rank(), source));
+        }
     }
     drop(memory);
     let pipes = std::mem::take(&mut ranks.pipes);

@@ -33,8 +33,10 @@ use crate::{LaunchError, World};
 const LOOK: Duration = Duration::from_millis(20);
 /// How long who has connected may take to say who it is.
 const HELLO: Duration = Duration::from_secs(2);
+/// How many are let in between two looks.
+const MAX_ARRIVALS: usize = 128;
 /// Bytes of the longest message of a guest before it is one.
-const MAX_HELLO_BYTES: u64 = 1 << 20;
+const MAX_HELLO_BYTES: u64 = 1 << 16;
 /// Bytes of the longest answer: a task is a few KiB.
 const MAX_ANSWER_BYTES: u64 = 16 << 20;
 /// Seconds of silence after which a connection is asked for life, seconds between
@@ -168,10 +170,15 @@ fn receive_line<T: for<'a> Deserialize<'a>>(
         .by_ref()
         .take(max_bytes)
         .read_until(b'\n', &mut line)?;
+    message(&line)
+}
+
+/// The message that a whole line holds.
+fn message<T: for<'a> Deserialize<'a>>(line: &[u8]) -> io::Result<T> {
     if line.last() != Some(&b'\n') {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(serde_json::from_slice(&line)?)
+    Ok(serde_json::from_slice(line)?)
 }
 
 /// Makes a broken line known within a quarter of a minute.
@@ -320,6 +327,7 @@ fn gather(
     guests: &mut Vec<(Hello, Guest)>,
 ) -> Result<(), LaunchError> {
     let start = Instant::now();
+    let mut strangers: Vec<Stranger> = Vec::new();
     while guests.len() + 1 < own.world_size {
         if start.elapsed() > patience {
             let missing = (1..own.world_size).filter(|&rank| {
@@ -334,14 +342,76 @@ fn gather(
                 waited: start.elapsed(),
             });
         }
-        let Ok((stream, _)) = listener.accept() else {
-            thread::sleep(LOOK);
-            continue;
+        let arrived = listener.incoming().map_while(Result::ok).take(MAX_ARRIVALS);
+        strangers.extend(arrived.filter_map(|stream| Stranger::new(stream).ok()));
+        // All are heard side by side: nobody waits for one who says nothing.
+        for mut stranger in std::mem::take(&mut strangers) {
+            match stranger.hear() {
+                Ok(None) => strangers.push(stranger),
+                Ok(Some(hello)) => stranger.join(own, hello, guests)?,
+                // Who says nothing sensible is no matter of this job's.
+                Err(_) => {}
+            }
+        }
+        thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// Who has connected and not yet said who it is.
+struct Stranger {
+    stream: BufReader<TcpStream>,
+    said: Vec<u8>,
+    since: Instant,
+}
+
+impl Stranger {
+    fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        keep_alive(&stream)?;
+        Ok(Self {
+            stream: BufReader::new(stream),
+            said: Vec::new(),
+            since: Instant::now(),
+        })
+    }
+
+    /// Hears what has been said since; none until that is all.
+    fn hear(&mut self) -> io::Result<Option<Hello>> {
+        let max_bytes = MAX_HELLO_BYTES.saturating_sub(self.said.len() as u64);
+        let mut rest = self.stream.by_ref().take(max_bytes);
+        match rest.read_until(b'\n', &mut self.said) {
+            Ok(_) => {
+                let hello = message(&self.said)?;
+                self.stream.get_ref().set_nonblocking(false)?;
+                self.stream.get_ref().set_write_timeout(Some(HELLO))?;
+                Ok(Some(hello))
+            }
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+            Err(_) if self.since.elapsed() < HELLO => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Becomes a guest, unless it belongs to another job; an error if it is of this one
+    /// and does not fit.
+    fn join(
+        self,
+        own: &Hello,
+        hello: Hello,
+        guests: &mut Vec<(Hello, Guest)>,
+    ) -> Result<(), LaunchError> {
+        let guest = Guest {
+            rank: hello.rank,
+            stream: self.stream,
         };
-        // Who says nothing sensible is a stranger, and no matter of this job's.
-        let Ok((hello, guest)) = greet(stream, own) else {
-            continue;
-        };
+        if hello.token != own.token {
+            guest.refuse(&format!(
+                "this is the meeting of the job `{}`, not of `{}`",
+                own.token, hello.token
+            ));
+            return Ok(());
+        }
         let known = guests.iter().map(|(hello, _)| hello);
         let mut known = std::iter::once(own).chain(known);
         if let Err(error) = known.try_for_each(|known| hello.agrees(known)) {
@@ -349,29 +419,8 @@ fn gather(
             return Err(error);
         }
         guests.push((hello, guest));
+        Ok(())
     }
-    Ok(())
-}
-
-/// Hears who has come.
-fn greet(stream: TcpStream, own: &Hello) -> io::Result<(Hello, Guest)> {
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(HELLO))?;
-    stream.set_write_timeout(Some(HELLO))?;
-    keep_alive(&stream)?;
-    let mut stream = BufReader::new(stream);
-    let hello: Hello = receive_line(&mut stream, MAX_HELLO_BYTES)?;
-    let rank = hello.rank;
-    stream.get_ref().set_read_timeout(None)?;
-    let guest = Guest { rank, stream };
-    if hello.token != own.token {
-        guest.refuse(&format!(
-            "this is the meeting of the job `{}`, not of `{}`",
-            own.token, hello.token
-        ));
-        return Err(io::ErrorKind::ConnectionRefused.into());
-    }
-    Ok((hello, guest))
 }
 
 /// A rank that rank 0 has given its task.
@@ -406,10 +455,21 @@ pub fn come_to_meeting(
     keep_alive(&stream).map_err(lost)?;
     let told = stream.try_clone().map_err(lost)?;
     send(&stream, &Hello::of_this(launch, about)).map_err(lost)?;
+    // Rank 0 answers when its own patience ends. Who listens there may be somebody else.
+    let answer_limit = patience + HELLO;
+    stream.set_read_timeout(Some(answer_limit)).map_err(lost)?;
     let mut heard = BufReader::new(stream);
     loop {
-        match receive_line(&mut heard, MAX_ANSWER_BYTES).map_err(lost)? {
-            Answer::Welcome => {}
+        let answer = receive_line(&mut heard, MAX_ANSWER_BYTES);
+        let answer = answer.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => lost(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("no answer within {answer_limit:.1?}"),
+            )),
+            _ => lost(error),
+        });
+        match answer? {
+            Answer::Welcome => heard.get_ref().set_read_timeout(None).map_err(lost)?,
             Answer::Refused(message) => return Err(LaunchError::Refused { message }),
             Answer::Start { task, socket } => {
                 let memory = receive(&socket).map_err(lost)?;

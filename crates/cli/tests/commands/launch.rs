@@ -2,7 +2,8 @@
 //! same command and with variables that say which it is.
 
 use std::fs;
-use std::net::TcpListener;
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -81,6 +82,46 @@ fn a_rank_that_finds_nobody_says_where() {
     assert!(start.elapsed() < PROMPT);
     let expected = format!("error: rank 1 found nobody at port {port} of 127.0.0.1 within 1");
     assert!(error.starts_with(&expected), "{error}");
+}
+
+#[test]
+fn a_rank_that_finds_somebody_else_says_where() {
+    let place = Place::with_tiny();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let words = format!("{RUN} --meet-timeout 1");
+    let error = error(Running::spawn(as_rank(&place, &words, 1, 2, port)));
+    let expected = format!("error: rank 1 has lost rank 0 at port {port} of 127.0.0.1: no answer");
+    assert!(error.starts_with(&expected), "{error}");
+}
+
+/// One after the other they would take longer than the meeting may.
+#[test]
+fn strangers_do_not_keep_ranks_apart() {
+    let place = Place::with_tiny();
+    let port = free_port();
+    let words = format!("{RUN} --steps 1 --meet-timeout 30");
+    let first = Running::spawn(as_rank(&place, &words, 0, 2, port));
+    let connect = || TcpStream::connect(("127.0.0.1", port)).ok();
+    let mut strangers: Vec<_> = std::iter::repeat_with(connect).flatten().take(60).collect();
+    for (number, stranger) in strangers.iter_mut().enumerate() {
+        let said = ["", "{\"token\":", "GET / HTTP/1.1\r\n\r\n"][number % 3];
+        stranger.write_all(said.as_bytes()).unwrap();
+    }
+    let second = Running::spawn(as_rank(&place, &words, 1, 2, port));
+    for rank in [first, second] {
+        let (_, notes, status) = rank.finish();
+        assert!(status.success(), "{notes}");
+    }
+}
+
+#[test]
+fn more_ranks_than_can_be_are_not_waited_for() {
+    let place = Place::with_tiny();
+    let rank = as_rank(&place, RUN, 0, usize::MAX, free_port());
+    let error = error(Running::spawn(rank));
+    assert!(error.contains("`ranks`: expected at most 1024"), "{error}");
+    assert!(!place.path("out").exists());
 }
 
 /// Case LA12.
@@ -205,7 +246,7 @@ fn a_signal_to_one_rank_stops_all_at_a_step() {
         let second = ranks.pop().unwrap();
         let (events, notes, status) = ranks.pop().unwrap().finish();
         assert!(events.contains("\"event\":\"saved\""), "{notes}");
-        assert!(!status.success());
+        assert_eq!(status.code(), Some(143), "{notes}");
         let (_, notes, status) = second.finish();
         let code = if asked == 1 { Some(143) } else { Some(0) };
         assert_eq!(status.code(), code, "{notes}");

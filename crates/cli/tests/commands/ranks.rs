@@ -164,6 +164,21 @@ fn a_second_ctrl_c_leaves_no_rank() {
 }
 
 #[test]
+fn a_file_beyond_the_limit_is_an_error() {
+    let place = Place::with_tiny();
+    let train = place.command("train model rows.jsonl --out out --seq 32 --steps 1 --ranks 2");
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", "ulimit -f 1; exec \"$@\"", "sh"]);
+    limited.arg(train.get_program()).args(train.get_args());
+    limited.current_dir(train.get_current_dir().unwrap());
+    let output = limited.output().unwrap();
+    let notes = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{notes}");
+    assert!(notes.contains("File too large"), "{notes}");
+    place.has_no_model("out");
+}
+
+#[test]
 fn a_rank_that_no_run_has_started_says_so() {
     let place = Place::new();
     let error = place.run("rank {}").error();

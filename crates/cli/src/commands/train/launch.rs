@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 use std::time::Duration;
 
 use nestling::{
-    About, Guests, Launch, LaunchError, Settings, come_to_meeting, hold_meeting,
+    About, Guests, Launch, LaunchError, Settings, TrainError, come_to_meeting, hold_meeting,
     launch_of_this_process, settings_to_toml, train_as_guest,
 };
 
@@ -41,6 +41,11 @@ impl Launched {
             launch.agrees_with("--rank-mode threads: the number of processes", 1)?;
         }
         settings.ranks = launch.world.world_size();
+        // Before anybody waits for ranks that cannot be.
+        settings
+            .check()
+            .map_err(TrainError::from)
+            .map_err(nestling::Error::from)?;
         Ok(Some(Self { launch, patience }))
     }
 
@@ -73,8 +78,7 @@ impl Launched {
         match train_as_guest(invitation, &stop, on_lost) {
             Ok(()) if !stop.load(Relaxed) => Ok(ExitCode::SUCCESS),
             Ok(()) | Err(nestling::Error::Stopped) => {
-                let code = u8::try_from(128 + signal.load(Relaxed));
-                Ok(ExitCode::from(code.unwrap_or(u8::MAX)))
+                Ok(ExitCode::from(signals::exit_code(signal.load(Relaxed))))
             }
             Err(error) => {
                 note(&format!("error: {name}: {}", one_line(&error)));
