@@ -38,6 +38,8 @@ fn check_folder(out: &Path, resumes: bool) -> Result<(), Error> {
 pub(crate) struct Staked {
     /// Where the log of the failed run before went.
     pub(crate) moved_to: Option<PathBuf>,
+    /// Checkpoints that were never finished.
+    pub(crate) discarded: Vec<PathBuf>,
     /// Held so that nobody who opened the old log takes the folder from us.
     _failed: Option<File>,
     _settings: File,
@@ -48,7 +50,7 @@ impl Staked {
     pub(crate) fn take(out: &Path, settings: &Settings) -> Result<Self, Error> {
         let failed = lock_log(out)?;
         check_folder(out, settings.resume.is_some())?;
-        train::discard_unfinished_checkpoints(out);
+        let discarded = train::discard_unfinished_checkpoints(out);
         let moved_to = failed.is_some().then(|| move_log(out)).transpose()?;
         // Not `create_dir_all`: of two runs to one folder, one makes it.
         let run = out.join("run");
@@ -61,6 +63,7 @@ impl Staked {
         });
         Ok(Self {
             moved_to,
+            discarded,
             _failed: failed,
             _settings: taken.map_err(Error::file("write", &path))?,
         })

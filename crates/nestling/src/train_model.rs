@@ -117,6 +117,12 @@ pub fn train_model(options: TrainOptions<'_>) -> Result<Outcome, Error> {
             message: format!("the log of the failed run before is in `{moved_to}`"),
         });
     }
+    for path in &staked.discarded {
+        let path = path.display();
+        (options.observer)(&Event::Warning {
+            message: format!("`{path}` was never finished and is removed"),
+        });
+    }
     let leftovers = Leftovers { out, made_out };
     let outcome = prepare_and_run(&options, &opened);
     if let Err(error) = &outcome {

@@ -98,7 +98,14 @@ fn a_checkpoint_is_a_model_and_what_was_half_written_is_removed() {
     }
     let text = place.run(&run).error();
     assert!(text.contains("checkpoints"), "{text}");
-    place.run(&format!("{run} --resume")).json_lines();
+    let events = place.run(&format!("{run} --resume")).json_lines();
+    let warnings = events.iter().filter(|event| event["event"] == "warning");
+    let said = warnings.map(|event| event["message"].as_str().unwrap());
+    let said: Vec<_> = said.filter(|text| text.contains("step-3")).collect();
+    assert_eq!(
+        said,
+        ["`out/checkpoints/step-3` was never finished and is removed"]
+    );
     assert_eq!(steps_saved(&place, "out"), [2]);
 }
 

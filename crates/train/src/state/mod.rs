@@ -57,14 +57,17 @@ pub fn whole_checkpoints(out: &Path) -> Vec<u64> {
     steps
 }
 
-/// Removes what is left of checkpoints that were not whole when their run ended. What
-/// cannot be removed stays, and is no checkpoint.
-pub fn discard_unfinished_checkpoints(out: &Path) {
-    for (_, path) in checkpoints(out) {
-        if !path.join(CONFIG_NAME).exists() {
-            drop(fs::remove_dir_all(path));
-        }
+/// Removes what is left of checkpoints that were not whole when their run ended, and
+/// gives their folders. What cannot be removed stays, and is no checkpoint.
+pub fn discard_unfinished_checkpoints(out: &Path) -> Vec<PathBuf> {
+    let paths = checkpoints(out).map(|(_, path)| path);
+    let unfinished: Vec<_> = paths
+        .filter(|path| !path.join(CONFIG_NAME).exists())
+        .collect();
+    for path in &unfinished {
+        drop(fs::remove_dir_all(path));
     }
+    unfinished
 }
 
 /// Removes all but the last `keep` whole checkpoints; none if `keep` is 0.
