@@ -48,6 +48,19 @@ pub enum CheckpointError {
         /// The digest of the bytes.
         found: Digest,
     },
+    /// A disk with less room than will be needed.
+    #[error(
+        "no room for a checkpoint in `{}`: it needs {num_bytes} bytes, the disk has {free_bytes}",
+        folder.display()
+    )]
+    NoRoomFor {
+        /// The folder.
+        folder: PathBuf,
+        /// What is needed.
+        num_bytes: u64,
+        /// What there is.
+        free_bytes: u64,
+    },
     /// A file of another size than its tensors need.
     #[error(
         "{file} has {found_bytes} bytes, expected {expected_bytes}: it is damaged or of another model or recipe"

@@ -139,6 +139,11 @@ impl ExportPlan {
             .map(|at| &self.tensors[self.by_name[at]])
     }
 
+    /// The bytes of all files of weights.
+    pub fn num_bytes(&self) -> u64 {
+        self.files.iter().map(PlannedFile::num_bytes).sum()
+    }
+
     /// The bytes of all tensors.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes

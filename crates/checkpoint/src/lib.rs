@@ -51,7 +51,7 @@ pub use rules::{FollowLinks, ReadRules, Strictness, UnknownFollowLinks};
 pub use scales::Scales;
 pub use sources::Sources;
 pub use staging::{
-    OnWritten, StagedFiles, Staging, check_out_dir, check_out_dir_but, discard_staged,
+    OnWritten, StagedFiles, Staging, check_out_dir, check_out_dir_but, check_room, discard_staged,
     unless_stopped, write_atomically,
 };
 pub use weights::{Located, Weights, inspect_file, inspect_file_with};

@@ -374,6 +374,23 @@ impl StagedFiles {
     }
 }
 
+/// Refuses to begin what needs `num_bytes` more on the disk of a folder than it has. A
+/// file system that does not say what it has is not asked twice.
+pub fn check_room(folder: &Path, num_bytes: u64) -> Result<()> {
+    let Ok(disk) = rustix::fs::statvfs(folder) else {
+        return Ok(());
+    };
+    let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
+    if free_bytes >= num_bytes {
+        return Ok(());
+    }
+    Err(CheckpointError::NoRoomFor {
+        folder: folder.to_owned(),
+        num_bytes,
+        free_bytes,
+    })
+}
+
 /// Writes a small file so that a reader sees the old text or the new, never half.
 pub fn write_atomically(path: &Path, text: &str) -> Result<()> {
     let mut hidden = std::ffi::OsString::from(".");

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use checkpoint::{MANIFEST_NAME, Manifest, PlannedFile, StagedFiles, Staging};
+use checkpoint::{MANIFEST_NAME, Manifest, StagedFiles, Staging};
 use comm::{ProcessGroup, ReduceOp};
 use data::{Order, Rows, deal_rows, micro_batches};
 use fp8::Encoded;
@@ -201,6 +201,7 @@ impl Trainer<'_> {
         if num_steps > 0 {
             self.refuse_if_stopped()?;
         }
+        self.check_room()?;
         let first = self.outcome.steps + 1;
         if first == 1 {
             self.evaluate(0)?;
@@ -242,6 +243,16 @@ impl Trainer<'_> {
         let staging = self.final_files.take();
         self.save(self.job.out, staging, step, None)?;
         self.tell_ledger()
+    }
+
+    /// Refuses a run whose first checkpoint would fill the disk.
+    fn check_room(&self) -> Result<(), TrainError> {
+        let every = self.job.settings.save_every;
+        if self.rank() == 0 && (1..self.schedule.num_steps).contains(&every) {
+            let num_bytes = self.schedule.export.num_bytes() + self.state.num_bytes();
+            checkpoint::check_room(self.job.out, num_bytes)?;
+        }
+        Ok(())
     }
 
     /// One optimizer step.
@@ -435,7 +446,7 @@ impl Trainer<'_> {
         }
         group.barrier("files in place")?;
         group.set_deadline(settings.deadline());
-        let num_bytes = plan.files().iter().map(PlannedFile::num_bytes).sum();
+        let num_bytes = plan.num_bytes();
         self.event(&Event::Saved {
             path: path.display().to_string(),
             step,

@@ -332,13 +332,13 @@ fn a_file_that_cannot_be_written() {
 }
 
 /// A file system with room for some of a model, gone with this.
-struct SmallDisk {
+pub(crate) struct SmallDisk {
     path: PathBuf,
 }
 
 impl SmallDisk {
     /// None, with the reason on standard error, where nothing can be mounted.
-    fn mount(place: &Place, name: &str, kib: u32) -> Option<Self> {
+    pub(crate) fn mount(place: &Place, name: &str, kib: u32) -> Option<Self> {
         let path = place.path(name);
         fs::create_dir(&path).unwrap();
         let size = format!("size={kib}k");

@@ -5,6 +5,7 @@ use std::fs;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::bad_input::SmallDisk;
 use crate::program::Place;
 use crate::stopping::Running;
 
@@ -117,4 +118,37 @@ fn a_run_without_a_checkpoint_cannot_go_on() {
         .error();
     assert!(text.contains("no checkpoint in `out`"), "{text}");
     place.has_no_model("out");
+}
+
+/// The tiny model takes 356 KiB, its state in f32 2.1 MiB.
+#[test]
+fn a_disk_that_a_checkpoint_would_fill_is_refused_before_the_first_step() {
+    let place = Place::with_tiny();
+    let Some(_disk) = SmallDisk::mount(&place, "disk", 2048) else {
+        return;
+    };
+    let run = format!("{RUN} --out disk/out --steps 4 --save-every 2 --recipe f32");
+    let text = place.run(&run).error();
+    assert!(
+        text.contains("no room for a checkpoint in `disk/out`: it needs 2"),
+        "{text}"
+    );
+    place.has_no_model("disk/out");
+}
+
+#[test]
+fn a_disk_that_fills_later_keeps_the_checkpoint_before() {
+    let place = Place::with_tiny();
+    let Some(_disk) = SmallDisk::mount(&place, "disk", 4096) else {
+        return;
+    };
+    let run = format!("{RUN} --out disk/out --steps 6 --save-every 2 --recipe f32");
+    let text = place.run(&run).error();
+    assert!(text.contains("step-4"), "{text}");
+    assert_eq!(steps_saved(&place, "disk/out"), [2]);
+    let more =
+        format!("{RUN} --out out --steps 6 --recipe f32 --resume disk/out/checkpoints/step-2");
+    let resumed = losses(&place.run(&more).json_lines());
+    let whole = format!("{RUN} --out whole --steps 6 --recipe f32");
+    assert_eq!(resumed, losses(&place.run(&whole).json_lines())[2..]);
 }

@@ -132,6 +132,11 @@ impl StatePlan {
         })
     }
 
+    /// Bytes of a state's files.
+    pub(crate) fn num_bytes(&self) -> u64 {
+        self.export.num_bytes()
+    }
+
     /// Writes this rank's part of the state to `checkpoint/state`, with the text of
     /// `state.json`; all ranks call it.
     pub(crate) fn write(
