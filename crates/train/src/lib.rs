@@ -6,6 +6,7 @@
 //! the step ([`run`]), and the memory of each phase ([`Meter`]).
 
 mod agree;
+mod begin;
 mod error;
 mod events;
 mod export;

@@ -7,7 +7,6 @@ use std::time::Instant;
 use checkpoint::{MANIFEST_NAME, Manifest, StagedFiles, Staging};
 use comm::{ProcessGroup, ReduceOp};
 use data::{Order, Rows, deal_rows, micro_batches};
-use fp8::Encoded;
 use kernels::Cpu;
 use model::{MicroBatch, StepReport, StepSettings, train_step};
 use plan::Plan;
@@ -15,16 +14,16 @@ use serde::{Deserialize, Serialize};
 use tensor::{Account, Ledger};
 
 use crate::agree::agree;
+use crate::begin::{Beginning, empty_world, fill};
 use crate::load::{Origin, over_ranks};
 use crate::phases::{Phases, Report};
 use crate::place::{on_threads, open_arena};
 use crate::run::Schedule;
-use crate::state::{Checkpoint, Progress, StatePlan, checkpoint_path, remove_older, set_latest};
+use crate::state::{Progress, StatePlan, checkpoint_path, remove_older, set_latest};
 use crate::stored::FrozenSource;
 use crate::telemetry::Telemetry;
 use crate::{
-    Event, Optimizer, PhaseRecord, RankWorld, StepRecord, TrainError, TrainJob, check_finite,
-    export, load,
+    Event, PhaseRecord, RankWorld, StepRecord, TrainError, TrainJob, check_finite, export,
 };
 
 /// What one rank did and held.
@@ -78,48 +77,14 @@ fn train_on_threads(
     let (arena, _reservation) = open_arena(own.arena.capacity_bytes, &ledger)?;
     let device = Cpu::new(arena, schedule.num_threads);
 
-    phases.next(group, "load")?;
-    let optimizer = Optimizer::new(
-        &plan.sharding,
-        rank,
-        &plan.formats,
-        job.settings.into(),
-        &ledger,
-    )?;
-    let mut world = RankWorld::new(
-        group,
-        &device,
-        &plan.sharding,
-        &plan.formats,
-        Some(optimizer),
-        &ledger,
-    )?;
+    let mut world = empty_world(job, plan, group, &device, &ledger)?;
     let state = StatePlan::new(job, plan)?;
-    let resumed = Checkpoint::asked_for(job)?;
-    let (read_bytes, progress, changed) = match &resumed {
-        Some(checkpoint) => {
-            let (progress, changed) = checkpoint.progress(job, schedule)?;
-            (checkpoint.restore(&state, &mut world)?, progress, changed)
-        }
-        None => {
-            let loaded = load(&mut world, &Origin::of(job)?, &ledger)?;
-            (loaded.read_bytes, Progress::default(), Vec::new())
-        }
-    };
-
-    phases.next(group, "prepare")?;
-    group.set_deadline(job.settings.deadline());
-    // What is not trained stays what it was.
-    let encoded = if schedule.num_steps == 0 || resumed.is_some() {
-        Encoded::default()
-    } else {
-        world.clear_plain()?
-    };
-    if resumed.is_some() {
-        world.fallen.clone_from(&progress.fallen);
-    }
-    let mut counts = [encoded.num_plain as u64, encoded.num_missed as u64];
-    group.all_reduce_u64(&mut counts, ReduceOp::Sum, "plain tiles")?;
+    let beginning = fill(job, schedule, &state, &mut world, &ledger, &mut phases)?;
+    let Beginning {
+        read_bytes,
+        progress,
+        events,
+    } = beginning;
     let mut trainer = Trainer {
         job,
         schedule,
@@ -142,18 +107,8 @@ fn train_on_threads(
             ..RankOutcome::default()
         },
     };
-    let [num_plain_tiles, num_rounded] = counts;
-    if num_plain_tiles > 0 {
-        trainer.event(&Event::Encoded {
-            num_plain_tiles,
-            num_rounded,
-        })?;
-    }
-    if let Some(checkpoint) = &resumed {
-        trainer.event(&checkpoint.event(progress.step))?;
-        for message in changed {
-            trainer.event(&Event::Warning { message })?;
-        }
+    for event in events {
+        trainer.event(&event)?;
     }
     trainer.run()?;
     let Trainer {
