@@ -104,7 +104,7 @@ fn a_run_that_diverges_keeps_its_last_checkpoint_only() {
     let Failed { error, out } = run.unwrap_err();
     ends_in_step(&error, 2);
     assert_eq!(names(&out), ["checkpoints", "run"]);
-    assert_eq!(names(&out.join("checkpoints")), ["step-1"]);
+    assert_eq!(names(&out.join("checkpoints")), ["latest", "step-1"]);
     Opened::open(&out.join("checkpoints/step-1"));
 }
 
